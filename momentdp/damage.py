@@ -1,0 +1,177 @@
+"""Damage: the expected loss that privacy noise causes through the optimizer (paper eq. 1 and 3).
+
+D = (sigma^2 / 2) sum_i lambda_i |C^-T g_i|^2, one structured solve a mode, is the whole of
+MOMENT-DP on a quadratic. Every evaluator here is tr(K Q) for its own Q; ``quadratic_factor`` gives
+the factor F with Q = F F' that the solvers minimise over.
+"""
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from momentdp._checks import finite_array, number, refuse
+from momentdp.dynamics import core
+from momentdp.dynamics.optimizers import check_rates
+from momentdp.dynamics.spectra import as_spectrum
+from momentdp.dynamics.transfer import check_stability, transfer
+
+Modes = Float[np.ndarray, " modes"]
+_COLUMNS = 256  # noise columns carried at once by the trajectory sweep: bounds its memory
+
+
+def loss_weights(spectrum, loss_curvature=None) -> Modes:
+    """What multiplies g_i K g_i': multiplicity times the loss's curvature along mode i.
+
+    ``loss_curvature`` (modes,) is (U' H U)_ii where the optimizer sees another Jacobian
+    J = U diag(j) U' than the loss has Hessian H (clipping); left out, H = J.
+    """
+    spectrum = as_spectrum(spectrum)
+    curvature = spectrum.eigenvalues
+    if loss_curvature is not None:
+        curvature = finite_array("loss_curvature", loss_curvature, 1)
+        if curvature.shape != spectrum.eigenvalues.shape or curvature.min() < 0:
+            raise refuse(
+                "loss_curvature",
+                f"shape {curvature.shape}, smallest {curvature.min():.3g}",
+                f"pass {len(spectrum.eigenvalues)} values >= 0, one a mode",
+            )
+    return spectrum.multiplicities * curvature
+
+
+def damage(
+    m,
+    optimizer,
+    spectrum,
+    learning_rates,
+    *,
+    noise_multiplier: float = 1.0,
+    min_sep: int | None = None,
+    max_participations: int = 1,
+    loss_curvature=None,
+    allow_unstable: bool = False,
+) -> float:
+    """D_dyn: the expected final loss that privacy noise alone causes (Proposition 1), exact.
+
+    Args:
+        m: Mechanism of horizon ``steps``; its sensitivity under the participation given enters
+            once, so scaling C changes nothing.
+        optimizer: Momentum or LinearOptimizer.
+        spectrum: Spectrum or (modes,) eigenvalues.
+        learning_rates: (steps,).
+        noise_multiplier: sigma; per-coordinate noise is sigma x sensitivity at unit clip norm.
+        min_sep, max_participations: the participation pattern.
+        loss_curvature: see ``loss_weights``.
+        allow_unstable: evaluate a diverging constant rate instead of refusing it.
+
+    Returns:
+        Loss, in units of spectrum x parameter^2.
+
+    Raises:
+        ValueError: bad input, horizons that do not match, or an unstable constant rate.
+    """
+    sigma = number("noise_multiplier", noise_multiplier, 0.0)
+    weights = loss_weights(spectrum, loss_curvature)
+    g = transfer(optimizer, spectrum, learning_rates, allow_unstable=allow_unstable)
+    m.require_steps(g.shape[1])
+    scale = sigma * m.sensitivity(min_sep, max_participations)
+    return 0.5 * scale**2 * float(weights @ transferred_variance(m, g))
+
+
+def transferred_variance(m, g: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, " rows"]:
+    """g_i K g_i' = |C^-T g_i|^2 for each row."""
+    half = m.structure.solve_transposed(g)
+    return np.einsum("it,it->i", half, half)
+
+
+def damage_curve(
+    m,
+    optimizer,
+    spectrum,
+    learning_rates,
+    *,
+    noise_multiplier: float = 1.0,
+    min_sep: int | None = None,
+    max_participations: int = 1,
+    loss_curvature=None,
+    allow_unstable: bool = False,
+) -> Float[np.ndarray, " steps"]:
+    """D_dyn(t), t = 1..steps: the loss that noise has caused after each step (paper A.3).
+
+    Exact for every structure in O(modes steps^2) time and O(modes steps) memory: the columns of
+    C^-1 run through the optimizer a block at a time.
+    """
+    sigma = number("noise_multiplier", noise_multiplier, 0.0)
+    spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
+    weights = loss_weights(spectrum, loss_curvature)
+    m.require_steps(len(rates))
+    system = optimizer.system(rates)
+    check_stability(system, spectrum, rates, allow_unstable)
+    total = np.zeros(len(rates))
+    zero = np.zeros(len(weights))
+    for first in range(0, len(rates), _COLUMNS):
+        columns = np.arange(first, min(first + _COLUMNS, len(rates)))
+        unit = np.zeros((len(columns), len(rates)))
+        unit[columns - first, columns] = 1.0
+        noise = m.structure.solve(unit).T
+        with jax.enable_x64(True):
+            errors = np.asarray(core.response(system, spectrum.eigenvalues, noise, zero, zero))
+        total += (errors**2).sum(axis=1) @ weights
+    return 0.5 * (sigma * m.sensitivity(min_sep, max_participations)) ** 2 * total
+
+
+def trajectory_damage(m, optimizer, spectrum, learning_rates, *, weights=None, **options) -> float:
+    """D_traj = sum_t w_t D_dyn(t) (paper A.3); weights (steps,) or None for uniform 1/T.
+
+    The other arguments and errors are those of ``damage_curve``.
+    """
+    curve = damage_curve(m, optimizer, spectrum, learning_rates, **options)
+    if weights is None:
+        return float(curve.mean())
+    weights = finite_array("weights", weights, 1)
+    if weights.shape != curve.shape or weights.min() < 0:
+        raise refuse("weights", f"shape {weights.shape}", f"pass {len(curve)} values >= 0")
+    return float(weights @ curve)
+
+
+def quadratic_factor(
+    optimizer, spectrum, learning_rates, *, loss_curvature=None, allow_unstable: bool = False
+) -> Float[np.ndarray, "steps modes"]:
+    """F with Q = F F' and D_dyn = (sigma^2 / 2) tr(K Q): column i is sqrt(weight_i) g_i."""
+    weights = loss_weights(spectrum, loss_curvature)
+    g = transfer(optimizer, spectrum, learning_rates, allow_unstable=allow_unstable)
+    return (np.sqrt(weights)[:, None] * g).T
+
+
+def expected_loss(
+    m,
+    optimizer,
+    spectrum,
+    learning_rates,
+    *,
+    initial_error,
+    noise_multiplier: float = 1.0,
+    optimum=None,
+    **options,
+) -> float:
+    """Loss of the noise-free path plus damage, above the optimum's loss.
+
+    Args:
+        initial_error: (modes,) e_0 in the eigenbasis, root-mean-square over a mode's multiplicity.
+        optimum: (modes,) theta* in the eigenbasis; needed with weight decay, which pulls to zero.
+        options: those of ``damage``.
+    """
+    spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
+    start = finite_array("initial_error", initial_error, 1)
+    decay = getattr(optimizer, "weight_decay", 0.0)
+    if optimum is None and decay:
+        raise refuse("optimum", None, "pass theta* (modes,), which weight decay pulls from")
+    pull = np.zeros_like(start) if optimum is None else decay * finite_array("optimum", optimum, 1)
+    if start.shape != spectrum.eigenvalues.shape or pull.shape != start.shape:
+        raise refuse("initial_error", f"shape {start.shape}", "pass one value a mode")
+    with jax.enable_x64(True):
+        quiet = np.zeros((len(rates), 1))
+        path = core.response(optimizer.system(rates), spectrum.eigenvalues, quiet, start, pull)
+        final = np.asarray(path)[-1, 0]
+    weights = loss_weights(spectrum, options.get("loss_curvature"))
+    noise = damage(m, optimizer, spectrum, rates, noise_multiplier=noise_multiplier, **options)
+    return float(0.5 * weights @ final**2) + noise
