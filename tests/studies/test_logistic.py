@@ -1,0 +1,222 @@
+"""Private logistic regression against plain NumPy, jax-privacy, scipy and closed forms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.linalg import toeplitz
+from sklearn.linear_model import LogisticRegression
+
+from momentdp.studies import logistic
+
+STEPS = 16
+
+
+def inverse_root(steps):
+    """C^{-1} of the Toeplitz square root of the prefix workload, normalised to sensitivity 1."""
+    k = np.arange(1, steps)
+    coefficients = np.cumprod(np.r_[1.0, (k - 0.5) / k])
+    inverse = np.cumprod(np.r_[1.0, (k - 1.5) / k])
+    return np.tril(toeplitz(inverse)) * np.linalg.norm(coefficients)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return logistic.make_task(3, dimension=5, examples=320, steps=STEPS, calibration=60)
+
+
+@pytest.fixture(scope="module")
+def pool():
+    return {"iid": np.eye(STEPS), "sqrt": inverse_root(STEPS)}
+
+
+def numpy_run(task, condition, noise, clip_norm, shards):
+    theta, buffer = np.zeros(task.features.shape[1]), 0.0
+    for t, rate in enumerate(condition.learning_rates):
+        shard = shards[t % len(shards)]
+        mean = np.zeros_like(theta)
+        for x, y in zip(task.features[shard], task.labels[shard], strict=True):
+            gradient = (1 / (1 + np.exp(-x @ theta)) - y) * x
+            mean += gradient * min(1.0, clip_norm / np.linalg.norm(gradient)) / len(shard)
+        buffer = condition.momentum * buffer + mean + noise[t]
+        theta = theta - rate * buffer
+    return theta
+
+
+@pytest.mark.parametrize("name", ["L0", "L1", "L3", "L2'"])
+def test_training_equals_a_plain_numpy_loop(task, pool, name):
+    condition = logistic.conditions(task)[name]
+    seeds = [4, 9]
+    last = logistic.train(task, pool, condition, seeds)[:, :, -1]
+    stddev = logistic.noise_stddev(task)
+    for i, matrix in enumerate(pool.values()):
+        noise = logistic.correlated_noise(matrix[None], [9], stddev, 5)[0, 0]
+        expected = numpy_run(task, condition, noise, task.clip_norm, task.shards)
+        np.testing.assert_allclose(last[i, 1], expected, rtol=1e-11)
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+@pytest.mark.parametrize("sampled", [True, False])
+def test_sources_switched_off_equal_a_plain_numpy_loop(task, pool, clipped, sampled):
+    condition = logistic.conditions(task)["L1"]
+    switches = {"privacy": False, "clipped": clipped, "sampled": sampled}
+    last = logistic.train(task, pool, condition, [0], **switches)[1, 0, -1]
+    shards = task.shards if sampled else task.shards.reshape(1, -1)
+    clip_norm = task.clip_norm if clipped else np.inf
+    expected = numpy_run(task, condition, np.zeros((STEPS, 5)), clip_norm, shards)
+    np.testing.assert_allclose(last, expected, rtol=1e-11)
+
+
+def test_full_gradient_descent_equals_the_closed_form_on_a_quadratic_scale(task, pool):
+    # Tiny steps: theta_T = -(sum of rates) grad F(0) to first order, grad F(0) = X'(1/2 - y) / N.
+    rates = np.full(STEPS, 1e-6)
+    condition = logistic.Condition(0.0, rates)
+    switches = {"privacy": False, "clipped": False, "sampled": False}
+    last = logistic.train(task, pool, condition, [0], **switches)[0, 0, -1]
+    first_order = task.features.T @ (task.labels - 0.5) / len(task.labels) * rates.sum()
+    np.testing.assert_allclose(last, first_order, rtol=1e-4)
+
+
+def test_long_full_gradient_descent_reaches_the_optimum_of_scikit_learn(task):
+    sklearn_fit = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10, max_iter=10_000)
+    expected = sklearn_fit.fit(task.features, task.labels).coef_[0]
+    np.testing.assert_allclose(task.optimum, expected, atol=1e-4)
+    assert task.loss(task.optimum) <= min(task.loss(task.teacher), task.loss(expected) + 1e-12)
+
+
+def test_clipping_is_that_of_the_definition_and_counts_sensitivity_once(task):
+    gradient = logistic.clipped_gradient(task.clip_norm, 20)
+    relation = logistic.RELATIONS
+    assert gradient.sensitivity(relation["zero_out"]) == pytest.approx(task.clip_norm / 20)
+    assert gradient.sensitivity(relation["replace_one"]) == pytest.approx(task.clip_norm / 10)
+    theta = np.linspace(-2, 2, 5)
+    x, y = task.features[task.shards[0]], task.labels[task.shards[0]]
+    with jax.enable_x64(True):
+        ours = np.asarray(gradient(jnp.asarray(theta), jnp.asarray(x), jnp.asarray(y)))
+    each = (1 / (1 + np.exp(-x @ theta)) - y)[:, None] * x
+    norms = np.linalg.norm(each, axis=1)
+    assert (norms > task.clip_norm).any() and (norms < task.clip_norm).any()
+    each *= np.minimum(1, task.clip_norm / norms)[:, None]
+    np.testing.assert_allclose(ours, each.mean(axis=0), rtol=1e-12)
+
+
+def test_removing_an_example_moves_the_mean_by_no_more_than_the_sensitivity(task):
+    x, y = task.features[task.shards[0]], task.labels[task.shards[0]]
+    gradient = logistic.clipped_gradient(task.clip_norm, len(y))
+    bound = gradient.sensitivity(logistic.RELATIONS["add_or_remove_one"])
+    with jax.enable_x64(True):
+        mean = jax.jit(gradient.fun)
+        whole = mean(np.ones(5), x, y)
+        moved = [
+            whole - mean(np.ones(5), np.delete(x, i, 0), np.delete(y, i)) for i in range(len(y))
+        ]
+    sizes = np.linalg.norm(moved, axis=1)
+    assert sizes.max() == pytest.approx(
+        bound, rel=1e-9
+    )  # reached: half of the examples are clipped
+
+
+def test_injected_noise_has_sigma_times_sensitivity_within_one_percent(task):
+    expected = 1.08116184952023921 * task.clip_norm / 20  # reference sigma at (4, 1e-5)
+    assert logistic.noise_stddev(task) == pytest.approx(expected, rel=1e-10)
+    assert logistic.noise_stddev(task, neighboring_relation="replace_one") == pytest.approx(
+        2 * expected, rel=1e-10
+    )
+    noise = logistic.correlated_noise(np.eye(STEPS)[None], range(500), expected, 5)
+    assert noise.std() == pytest.approx(expected, rel=0.01)
+    # What training injects, not only what is drawn: iid run minus noise-free run after one step.
+    condition = logistic.Condition(0.0, np.ones(STEPS))
+    iid = {"iid": np.eye(STEPS)}
+    noisy = logistic.train(task, iid, condition, range(3000))[0, :, 1]
+    quiet = logistic.train(task, iid, condition, [0], privacy=False)[0, :, 1]
+    assert (noisy - quiet).std() == pytest.approx(expected, rel=0.01)
+
+
+def test_noise_covariance_is_inverse_strategy_and_paired_across_mechanisms(pool):
+    stack = np.stack(list(pool.values()))
+    noise = logistic.correlated_noise(stack, range(4000), 1.0, 2)
+    expected = pool["sqrt"] @ pool["sqrt"].T
+    empirical = np.einsum("ntd,nsd->ts", noise[1], noise[1]) / 8000
+    assert np.abs(empirical - expected).max() < 0.06 * np.diag(expected).max()
+    np.testing.assert_allclose(noise[1, 7], pool["sqrt"] @ noise[0, 7], rtol=1e-12)
+
+
+def test_task_follows_appendix_f():
+    task = logistic.make_task(0)
+    assert task.features.shape == (4096, 16) and task.shards.shape == (128, 32)
+    assert sorted(task.shards.ravel()) == list(range(4096))
+    np.testing.assert_allclose(task.features.var(axis=0), np.logspace(-2, -1, 16), rtol=0.1)
+    x = task.calibration_features
+    np.testing.assert_allclose(task.hessian(of="calibration"), x.T @ x / 2000, rtol=1e-12)
+    np.testing.assert_allclose(
+        task.hessian(), task.features.T @ task.features / (4 * 4096), rtol=1e-12
+    )
+    at_zero = np.linalg.norm((0.5 - task.calibration_labels)[:, None] * x, axis=1)
+    assert task.clip_norm == pytest.approx(np.median(at_zero))
+    # without training, the excess is about sum(s) / 128 / 16 x |w*|^2 x 16: same size as tr(H) / 2
+    expected = 0.5 * task.teacher @ task.hessian() @ task.teacher
+    assert float(task.excess(np.zeros(16))) == pytest.approx(expected, rel=0.6)
+
+
+def test_random_sources_are_separate():
+    small = {"dimension": 4, "examples": 64, "steps": 8, "calibration": 20}
+    base = logistic.make_task(1, **small)
+    other = logistic.make_task(1, label_seed=2, split_seed=3, **small)
+    np.testing.assert_array_equal(base.features, other.features)
+    np.testing.assert_array_equal(base.teacher, other.teacher)
+    assert (base.labels != other.labels).any() and (base.shards != other.shards).any()
+    moved = logistic.make_task(1, teacher_seed=5, calibration_seed=6, **small)
+    np.testing.assert_array_equal(base.features, moved.features)
+    assert base.clip_norm != moved.clip_norm and (base.teacher != moved.teacher).all()
+
+
+def test_conditions_have_the_stated_rates(task):
+    cases = logistic.conditions(task, el=0.2)
+    peak = 0.2 / np.linalg.eigvalsh(task.hessian(of="calibration")).max()
+    np.testing.assert_allclose(cases["L0"].learning_rates, peak)
+    assert cases["L0"].momentum == 0 and cases["L2'"].momentum == 0.9
+    t = np.arange(STEPS)
+    np.testing.assert_allclose(
+        cases["L2"].learning_rates, peak * 0.5 * (1 + np.cos(np.pi * t / STEPS))
+    )
+    np.testing.assert_allclose(cases["L3"].learning_rates[:8], peak * (t[:8] + 1) / 8)
+    np.testing.assert_allclose(cases["L1'"].learning_rates / 0.1, peak)
+
+
+def test_study_is_a_row_a_run_and_deterministic(task, pool):
+    cases = {k: logistic.conditions(task)[k] for k in ("L0", "L1")}
+    rows = logistic.study(task, pool, cases, [5, 6, 7])
+    assert len(rows) == 2 * 2 * 3
+    again = logistic.study(task, lambda condition: pool, cases, [7])
+    kept = rows[rows.noise_seed == 7].reset_index(drop=True)
+    np.testing.assert_allclose(again.excess, kept.excess, rtol=1e-9)
+    gap = (rows.excess_optimum - rows.excess).unique()
+    np.testing.assert_allclose(gap, task.loss(task.teacher) - task.loss(task.optimum), rtol=1e-9)
+
+
+def refused(match, call, *args, **kwargs):
+    with pytest.raises(ValueError, match=match):
+        call(*args, **kwargs)
+
+
+def test_bad_input_is_refused(task, pool):
+    condition = logistic.conditions(task)["L0"]
+    refused("steps: got 100.*divisor", logistic.make_task, 0, steps=100)
+    refused("labels: got a linearly separable", logistic.make_task, 0, examples=16, steps=4)
+    refused("separable", logistic.training_optimum, np.eye(3)[:, :2], np.zeros(3))
+    refused("clip_norm: got 0.0", logistic.noise_stddev, task._replace(clip_norm=0.0))
+    refused("epsilon: got -1", logistic.noise_stddev, task, epsilon=-1)
+    refused("epsilon: got 0", logistic.noise_stddev, task, epsilon=0)
+    refused("delta: got 1.0", logistic.noise_stddev, task, delta=1.0)
+    refused("delta: got 0", logistic.noise_stddev, task, delta=0)
+    refused(
+        "neighboring_relation: got 'swap'", logistic.noise_stddev, task, neighboring_relation="swap"
+    )
+    refused("iid: got noising.*horizon", logistic.train, task, {"iid": np.eye(8)}, condition, [0])
+    refused(
+        "half: got sensitivity 0.5", logistic.train, task, {"half": 2 * np.eye(16)}, condition, [0]
+    )
+    refused("up: got .*lower", logistic.train, task, {"up": pool["sqrt"].T}, condition, [0])
+    refused("mechanisms: got no", logistic.train, task, {}, condition, [0])
+    short = condition._replace(learning_rates=np.ones(4))
+    refused("learning_rates: got 4 rates", logistic.train, task, pool, short, [0])
