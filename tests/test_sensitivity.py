@@ -208,7 +208,8 @@ def test_float64_whatever_the_flag_and_flag_untouched():
 
 def test_upper_bound_lies_between_fixed_epochs_and_the_plain_bound():
     """Fixed epochs are some of the patterns, so jax-privacy's exact value for them is below."""
-    matrix = np.tril(np.random.default_rng(2).uniform(size=(80, 80)))
+    rng = np.random.default_rng(2)
+    matrix = np.tril(rng.uniform(size=(80, 80))) * rng.exponential(size=80)
     value, exact = sensitivity.of_matrix(matrix, 10, 8)
     with jax.enable_x64(True):
         fixed_epochs = jax_sensitivity.fixed_epoch_sensitivity(jnp.array(matrix), 8)
