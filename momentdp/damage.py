@@ -97,26 +97,48 @@ def damage_curve(
 ) -> Float[np.ndarray, " steps"]:
     """D_dyn(t), t = 1..steps: the loss that noise has caused after each step (paper A.3).
 
-    Exact for every structure in O(modes steps^2) time and O(modes steps) memory: the columns of
-    C^-1 run through the optimizer a block at a time.
+    The arguments and errors are those of ``damage``.
     """
     sigma = number("noise_multiplier", noise_multiplier, 0.0)
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
     weights = loss_weights(spectrum, loss_curvature)
-    m.require_steps(len(rates))
     system = optimizer.system(rates)
     check_stability(system, spectrum, rates, allow_unstable)
-    total = np.zeros(len(rates))
-    zero = np.zeros(len(weights))
-    for first in range(0, len(rates), _COLUMNS):
-        columns = np.arange(first, min(first + _COLUMNS, len(rates)))
-        unit = np.zeros((len(columns), len(rates)))
+    variances = error_variances(m, system, spectrum.eigenvalues)
+    return 0.5 * (sigma * m.sensitivity(min_sep, max_participations)) ** 2 * (variances @ weights)
+
+
+def error_variances(m, system, eigenvalues: Modes) -> Float[np.ndarray, "steps modes"]:
+    """Variance of e_t, t = 1..steps, in each mode for noise z = C^-1 w at unit multiplier.
+
+    Exact for every structure in O(modes steps^2) time and O(modes steps) memory: the columns of
+    C^-1 run through the optimizer a block at a time. At eigenvalue 0 these are the squared errors
+    of a matrix-factorization workload: of the prefix sums for momentum 0 and rate 1.
+    """
+    steps = len(system.d)
+    m.require_steps(steps)
+    total = np.zeros((steps, len(eigenvalues)))
+    zero = np.zeros(len(eigenvalues))
+    for first in range(0, steps, _COLUMNS):
+        columns = np.arange(first, min(first + _COLUMNS, steps))
+        unit = np.zeros((len(columns), steps))
         unit[columns - first, columns] = 1.0
         noise = m.structure.solve(unit).T
         with jax.enable_x64(True):
-            errors = np.asarray(core.response(system, spectrum.eigenvalues, noise, zero, zero))
-        total += (errors**2).sum(axis=1) @ weights
-    return 0.5 * (sigma * m.sensitivity(min_sep, max_participations)) ** 2 * total
+            total += np.square(core.response(system, eigenvalues, noise, zero, zero)).sum(axis=1)
+    return total
+
+
+def workload_matrix(optimizer, learning_rates) -> Float[np.ndarray, "steps steps"]:
+    """A_{mu,eta}: row t is the response of -e_{t+1} to the noise at zero curvature.
+
+    Prefix sums for momentum 0 and rate 1; A diag(eta) for momentum 0 and rates eta.
+    """
+    rates = check_rates(learning_rates)
+    zero = np.zeros(1)
+    with jax.enable_x64(True):
+        system = optimizer.system(rates)
+        return -np.asarray(core.response(system, zero, np.eye(len(rates)), zero, zero))[..., 0]
 
 
 def trajectory_damage(m, optimizer, spectrum, learning_rates, *, weights=None, **options) -> float:

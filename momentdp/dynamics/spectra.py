@@ -126,3 +126,13 @@ def from_hvp(hvp, dim: int, num_eigenvalues: int, num_probes: int, key) -> Spect
     bulk = max((float(estimate(hvp, probe_key)) - ritz.sum()) / (dim - top), 0.0)
     values = np.concatenate([[bulk], np.maximum(ritz, 0.0)]).astype(np.float64)
     return Spectrum(values, np.concatenate([[float(dim - top)], np.ones(top)]))
+
+
+BOOK = {
+    "isotropic": isotropic(16),
+    "log-spaced, kappa 10": log_spaced(16, 10.0),
+    "log-spaced, kappa 100": log_spaced(16, 100.0),
+    "log-spaced, kappa 1000": log_spaced(16, 1000.0),
+    "spike": spike(16),
+    "power law": power_law(16),
+}

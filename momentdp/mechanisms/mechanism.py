@@ -160,7 +160,7 @@ class Mechanism:
         """The same mechanism under another name."""
         return replace(self, name=name)
 
-    def sample(self, key, shape: tuple[int, ...] = ()) -> Float[np.ndarray, "steps *shape"]:
+    def sample(self, key, shape: tuple[int, ...] = ()) -> Float[np.ndarray, "steps ..."]:
         """Correlated noise at unit multiplier: each of the ``shape`` coordinates has covariance K.
 
         Args:

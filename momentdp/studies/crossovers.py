@@ -1,0 +1,123 @@
+"""The NoiseCurve intervention (paper 3.2): Table 1 and Fig. 1b in three arms.
+
+The paper holds eta and changes mu, which also multiplies the effective step eta / (1 - mu). The
+arms tell both apart: (a) eta fixed; (b) eta (1 - mu) fixed, the effective step of mu = 0 kept;
+(c) no momentum, only eta raised to that of arm (a), eta lambda_max capped at 1.9.
+"""
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq
+
+from momentdp._checks import number, refuse
+from momentdp.damage import damage, damage_curve
+from momentdp.dynamics import schedules, spectra
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.evaluation.scores import STABLE_EL
+from momentdp.mechanisms.catalogue import PAPER, catalogue
+
+MOMENTA = (0.0, 0.5, 0.8, 0.9, 0.95)
+ARMS = {
+    "a": "eta fixed, momentum changed",
+    "b": "eta / (1 - mu) fixed, momentum changed",
+    "c": "no momentum, eta as large as arm a's eta / (1 - mu)",
+}
+NOISECURVES = ("noisecurve", "noisecurve_floor", "noisecurve_adam")
+
+
+def condition(arm: str, momentum: float, el: float) -> tuple[float, float]:
+    """(momentum, eta lambda_max) that an arm trains with when its nominal momentum is given."""
+    mu = number("momentum", momentum, 0.0, 1.0)
+    el = number("el", el, 0.0, STABLE_EL + 1e-9, open_low=True)
+    if arm not in ARMS:
+        raise refuse("arm", repr(arm), f"pass one of {', '.join(ARMS)}")
+    if arm == "a":
+        return mu, el
+    return (mu, el * (1 - mu)) if arm == "b" else (0.0, min(el / (1 - mu), STABLE_EL))
+
+
+def native_pool(el: float, kappa: float, steps: int = 128, bands: int = 16, pool=None) -> dict:
+    """The catalogue, with every NoiseCurve optimised once where it is at home: mu = 0, eta."""
+    spectrum = spectra.log_spaced(16, kappa)
+    rates = schedules.constant(steps, el / spectrum.largest)
+    names = tuple(PAPER) + NOISECURVES[1:] if pool is None else pool
+    return catalogue(steps, bands=bands, learning_rates=rates, spectrum=spectrum, pool=names)
+
+
+def damages(
+    mechanisms: dict, arm: str, el: float, kappa: float, momenta=MOMENTA, evaluate=damage
+) -> pd.DataFrame:
+    """Damage (unit noise multiplier) of each mechanism (columns) at each momentum (rows).
+
+    ``evaluate``: ``damage`` sends the adjoint back from the final error; ``forward_damage`` sends
+    the noise forward, which makes an oracle that shares no step with it.
+    """
+    spectrum = spectra.log_spaced(16, kappa)
+    steps = next(iter(mechanisms.values())).steps
+    rows = {}
+    for nominal in momenta:
+        mu, step_size = condition(arm, nominal, el)
+        rates = schedules.constant(steps, step_size / spectrum.largest)
+        rows[nominal] = {
+            name: evaluate(m, Momentum(mu), spectrum, rates) for name, m in mechanisms.items()
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("momentum")
+
+
+def forward_damage(m, optimizer, spectrum, learning_rates) -> float:
+    """D_dyn by running the noise through the optimizer, step by step."""
+    return float(damage_curve(m, optimizer, spectrum, learning_rates)[-1])
+
+
+def intervention(
+    mechanisms: dict, arm: str, el: float, kappa: float, noisecurve: str = "noisecurve"
+) -> pd.DataFrame:
+    """Table 1 with sizes, for one of the NoiseCurves among the paper's pool.
+
+    Columns: the best mechanism, the NoiseCurve's rank, its damage over dense's, and whether the
+    NoiseCurve score (which has no mu: it names what is best at mu = 0) and the MOMENT-DP score
+    name the best mechanism.
+    """
+    pool = {n: m for n, m in mechanisms.items() if n == noisecurve or n not in NOISECURVES}
+    oracle = damages(pool, arm, el, kappa, evaluate=forward_damage)
+    score = damages(pool, arm, el, kappa)
+    best = oracle.idxmin(axis=1)
+    named = {"NC score": score.loc[0.0].idxmin(), "MOMENT-DP": score.idxmin(axis=1)}
+    table = pd.DataFrame(
+        {
+            "best": best,
+            "rank": oracle.rank(axis=1)[noisecurve].astype(int),
+            "noisecurve / dense": oracle[noisecurve] / oracle["dense"],
+        }
+    )
+    for column, choice in named.items():
+        table[column] = np.where(best == choice, "correct", "wrong")
+    return table
+
+
+def crossing(mechanisms: dict, first: str, second: str, arm: str, el: float, kappa: float) -> float:
+    """The momentum at which two mechanisms exchange places, or NaN if they do not below 0.99."""
+    pair = {name: mechanisms[name] for name in (first, second)}
+
+    def log_ratio(momentum):
+        row = damages(pair, arm, el, kappa, momenta=(momentum,)).iloc[0]
+        return float(np.log(row[first] / row[second]))
+
+    if log_ratio(0.0) * log_ratio(0.99) > 0:
+        return float("nan")
+    return float(brentq(log_ratio, 0.0, 0.99, xtol=1e-6))
+
+
+def ledger_rows(el: float = 0.4, kappa: float = 10.0) -> dict[str, object]:
+    """Table 1 and Fig. 1b at the book's default setting, in the paper's arm (a)."""
+    labels = {"noisecurve": "NoiseCurve", "dense": "Dense MF"}
+    table = intervention(native_pool(el, kappa), "a", el, kappa)
+    rows = {}
+    for momentum, row in table.iterrows():
+        suffix = f"mu{momentum:.2f}"
+        rows[f"intervention.best.{suffix}"] = labels.get(row["best"], row["best"])
+        rows[f"intervention.nc_score.{suffix}"] = row["NC score"]
+        rows[f"intervention.momentdp_score.{suffix}"] = row["MOMENT-DP"]
+    dense_wins = table.index[table["best"] == "dense"]
+    rows["intervention.dense_from"] = float(dense_wins.min())
+    return rows
