@@ -30,7 +30,7 @@ execute: $(INSTALLED) ## re-run all notebooks and store their outputs
 bench: $(INSTALLED) ## measured ratios against the literal formulas and other libraries
 	@for file in benchmarks/bench_*.py; do $(ONE_THREAD) $(BIN)/python $$file || exit 1; done
 mechanisms: $(INSTALLED) ## rebuild the frozen strategies
-	$(ONE_THREAD) $(BIN)/python -m momentdp.mechanisms.frozen
+	$(ONE_THREAD) $(BIN)/python -m momentdp.studies.strategies
 lint: $(INSTALLED) ## ruff and codespell, changing nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -20,6 +20,8 @@ from momentdp.mechanisms.dense import Dense
 from momentdp.mechanisms.mechanism import Mechanism
 
 FROZEN = Path(__file__).with_name("frozen.npz")
+CACHE = "MOMENTDP_CACHE"  # environment: the cache folder
+REBUILD = "MOMENTDP_REBUILD"  # environment: look at no committed strategy
 FORMAT = 1  # raise it when a construction changes its meaning: old cache entries are then unused
 
 
@@ -80,13 +82,13 @@ def verify() -> str:
 
 def cache_folder() -> Path:
     """MOMENTDP_CACHE, or the user's cache folder."""
-    return Path(os.environ.get("MOMENTDP_CACHE") or user_cache_dir("momentdp"))
+    return Path(os.environ.get(CACHE) or user_cache_dir("momentdp"))
 
 
 def fetch(name: str, steps: int, build, **inputs) -> Mechanism:
     """The stored construction, or ``build()`` and store it (atomically)."""
     content = key(name, steps=steps, **inputs)
-    if content in frozen():
+    if REBUILD not in os.environ and content in frozen():
         kind, array = frozen()[content]
         return from_array(kind, array, steps, name)
     path = cache_folder() / f"{content}.npz"
