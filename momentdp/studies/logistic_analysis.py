@@ -9,8 +9,9 @@ import scipy.stats
 from jaxtyping import Float
 
 from momentdp._checks import count, refuse
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic
-from momentdp.studies.clipping_aware import clipped_jacobian, linearised_damage
+from momentdp.studies.clipping_aware import clipped_jacobian, clipping_aware_damage
 from momentdp.studies.logistic import Condition, Task
 
 example_gradient = jax.grad(logistic.example_loss)
@@ -49,7 +50,7 @@ def pairs(
     *,
     outcome: str = "excess",
     paired: bool = True,
-    standard_errors: float | int = 2.0,
+    standard_errors=2.0,
 ) -> pd.DataFrame:
     """Every pair a, b: mean of a - b, its SE (of seed-wise differences if ``paired``), and whether
     it is resolved, that is, |difference| > ``standard_errors`` x SE."""
@@ -64,19 +65,8 @@ def pairs(
     return pd.DataFrame(rows, columns=["a", "b", "difference", "se", "resolved"])
 
 
-def noise_free_path(
-    task: Task, condition: Condition, *, public: bool = False, clipped: bool = True
-) -> Float[np.ndarray, "points dim"]:
-    """theta_0 .. theta_T without privacy noise: on the shards, or, ``public``, on the calibration
-    split as a whole, which costs no privacy."""
-    steps = len(task.shards)
-    if public:
-        task = _calibration_task(task)
-    still = {"none": np.eye(steps)}
-    return logistic.train(task, still, condition, [0], privacy=False, clipped=clipped)[0, 0]
-
-
-def _calibration_task(task: Task) -> Task:
+def _public(task: Task) -> Task:
+    """The calibration split as the training set, whole at each step: costs no privacy."""
     whole = np.arange(len(task.calibration_labels))
     return task._replace(
         features=task.calibration_features,
@@ -85,59 +75,62 @@ def _calibration_task(task: Task) -> Task:
     )
 
 
+def _quiet(task: Task) -> dict[str, Mechanism]:
+    """What to pass where no noise is drawn."""
+    return {"none": Mechanism.from_toeplitz(steps=len(task.shards), strategy_coef=[1.0])}
+
+
 def effective_curvature(task: Task, theta=None) -> Float[np.ndarray, "dim dim"]:
-    """H_eff: Jacobian of the clipped mean gradient on the calibration split at ``theta`` (default 0)."""
+    """H_eff: Jacobian of the clipped mean gradient on the calibration split at ``theta`` (or 0)."""
     point = np.zeros(task.features.shape[1]) if theta is None else theta
     batch = (task.calibration_features, task.calibration_labels)
     return clipped_jacobian(example_gradient, point, batch, task.clip_norm)
 
 
-def path_jacobians(
-    task: Task, path: Float[np.ndarray, "points dim"], *, public: bool = False
-) -> Float[np.ndarray, "steps dim dim"]:
-    """J_t at theta_t of ``path``, on the shard of step t or, ``public``, on the calibration split."""
-    if public:
-        task = _calibration_task(task)
-    return np.stack(
-        [
-            clipped_jacobian(
-                example_gradient, theta, (task.features[shard], task.labels[shard]), task.clip_norm
-            )
-            for theta, shard in zip(path[:-1], task.shards, strict=True)
-        ]
-    )
+def path_curvature(
+    task: Task, condition: Condition, *, public: bool = False
+) -> tuple[Float[np.ndarray, "steps dim dim"], Float[np.ndarray, "dim dim"]]:
+    """(J_t, H at theta_T) along the noise-free clipped path, shard by shard.
+
+    ``public``: both the path and the curvatures come from the calibration split.
+    """
+    task = _public(task) if public else task
+    path = logistic.train(task, _quiet(task), condition, [0], private=False)[0, 0]
+    jacobians = [
+        clipped_jacobian(
+            example_gradient, theta, (task.features[s], task.labels[s]), task.clip_norm
+        )
+        for theta, s in zip(path[:-1], task.shards, strict=True)
+    ]
+    return np.stack(jacobians), task.hessian(path[-1])
 
 
 def predict(
-    task: Task, mechanisms: Mapping[str, object], condition: Condition, **settings
+    task: Task, mechanisms: Mapping[str, Mechanism], condition: Condition, **accounting
 ) -> pd.DataFrame:
-    """Predicted privacy part of the final excess (nats), a row a mechanism, a column a curvature.
+    """Predicted privacy part of the final excess (nats): a row a mechanism, a column a curvature.
 
     calibration, full: H_cal and H_full (Appendix F.4). clipped: H_eff drives, H_cal weighs.
     public_path: J_t along the noise-free path on the calibration split. path: J_t of the actual
     shards, exact for the linearised dynamics, a diagnostic that reads private data.
-    ``settings`` go to `logistic.noise_stddev`.
+    ``accounting`` goes to `logistic.noise_stddev`.
     """
-    stddev = logistic.noise_stddev(task, **settings)
-    noising = logistic.stack_noising(mechanisms, len(task.shards))
-    calibration, full = task.hessian(of="calibration"), task.hessian()
-    public, private = (noise_free_path(task, condition, public=p) for p in (True, False))
+    stddev = logistic.noise_stddev(task, **accounting)
+    calibration, full = task.calibration_hessian(), task.hessian()
     curvatures = {
         "calibration": (calibration, calibration),
         "full": (full, full),
         "clipped": (effective_curvature(task), calibration),
-        "public_path": (
-            path_jacobians(task, public, public=True),
-            task.hessian(public[-1], of="calibration"),
-        ),
-        "path": (path_jacobians(task, private), task.hessian(private[-1])),
+        "public_path": path_curvature(task, condition, public=True),
+        "path": path_curvature(task, condition),
     }
     columns = {
         name: [
-            linearised_damage(s, j, h, condition.learning_rates, condition.momentum, stddev)
-            for s in noising
+            clipping_aware_damage(m, *optimizer, loss_hessian=hessian, noise_multiplier=stddev)
+            for m in mechanisms.values()
         ]
-        for name, (j, h) in curvatures.items()
+        for name, (jacobians, hessian) in curvatures.items()
+        for optimizer in [(condition.optimizer, jacobians, condition.learning_rates)]
     }
     return pd.DataFrame(columns, index=pd.Index(mechanisms, name="mechanism"))
 
@@ -150,31 +143,31 @@ def kendall(predicted: pd.DataFrame, outcome: pd.Series) -> pd.Series:
 
 def decompose(
     task: Task,
-    mechanisms: Mapping[str, object],
+    mechanisms: Mapping[str, Mechanism],
     condition: Condition,
     noise_seeds: Sequence[int],
-    **settings,
+    **accounting,
 ) -> pd.DataFrame:
-    """Split the final excess over w* (H.2) by switching sources on one after another.
+    """Split the final excess over w* (H.2) by switching the sources on one after another.
 
-    path: whole training set, no clipping, no noise; + sampling: shards; + clipping; + privacy: the
-    noise, mean and SE over the seeds. The four parts add up to the mean excess exactly; each is the
-    effect of its source in this order.
+    path: whole training set, no clipping, no noise; then sampling (shards), clipping, privacy
+    (mean and SE over the seeds). The parts add up to the mean excess ``total``; each is the effect
+    of its source in this order.
     """
     count("number of noise_seeds", len(noise_seeds), 2)
-    still = {"none": np.eye(len(task.shards))}
 
-    def excess(pool, seeds, **switches):
-        return task.excess(logistic.train(task, pool, condition, seeds, **switches)[:, :, -1])
+    def excess(pool, seeds, **settings):
+        return task.excess(logistic.train(task, pool, condition, seeds, **settings)[:, :, -1])
 
-    path = excess(still, [0], privacy=False, clipped=False, sampled=False).item()
-    shards = excess(still, [0], privacy=False, clipped=False).item()
-    clipped = excess(still, [0], privacy=False).item()
-    noisy = excess(mechanisms, noise_seeds, **settings)
+    def quiet(**switches):
+        return excess(_quiet(task), [0], private=False, **switches).item()
+
+    path, sampled = quiet(clipped=False, sampled=False), quiet(clipped=False)
+    clipped, noisy = quiet(), excess(mechanisms, noise_seeds, **accounting)
     parts = {
         "path": path,
-        "sampling": shards - path,
-        "clipping": clipped - shards,
+        "sampling": sampled - path,
+        "clipping": clipped - sampled,
         "privacy": noisy.mean(axis=1) - clipped,
         "privacy_se": noisy.std(axis=1, ddof=1) / np.sqrt(len(noise_seeds)),
         "total": noisy.mean(axis=1),

@@ -5,6 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from momentdp.damage import damage
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import clipping_aware, logistic
 from momentdp.studies import logistic_analysis as analysis
 
@@ -109,35 +112,61 @@ def test_linearised_damage_equals_the_literal_formula_for_moving_asymmetric_jaco
     rates = rng.uniform(0.1, 0.5, steps)
     half = rng.normal(size=(d, d))
     hessian = half @ half.T
-    noising = np.tril(rng.normal(size=(steps, steps)))
+    strategy = np.tril(rng.normal(size=(steps, steps)))
+    noising = np.linalg.inv(strategy) * np.linalg.norm(strategy, axis=0).max()
     blocks = literal_transfer(jacobians, rates, momentum)
     np.testing.assert_allclose(
-        clipping_aware.linearised_transfer(jacobians, rates, momentum), blocks, rtol=1e-10
+        clipping_aware.linearised_transfer(Momentum(momentum), jacobians, rates), blocks, rtol=1e-10
     )
     g = np.hstack(list(blocks))
     covariance = np.kron(noising @ noising.T, np.eye(d))
     expected = 0.5 * 1.7**2 * np.trace(hessian @ g @ covariance @ g.T)
-    ours = clipping_aware.linearised_damage(noising, jacobians, hessian, rates, momentum, 1.7)
+    ours = clipping_aware.clipping_aware_damage(
+        Mechanism.from_strategy_matrix(strategy),
+        Momentum(momentum),
+        jacobians,
+        rates,
+        loss_hessian=hessian,
+        noise_multiplier=1.7,
+    )
     assert ours == pytest.approx(expected, rel=1e-10)
 
 
 def test_constant_jacobian_reaches_the_stationary_limit_of_the_reference():
     # i.i.d. noise, mu = .9, eta = .3, lambda = 1, sigma = 1: 0.8142857143
-    found = clipping_aware.linearised_damage(
-        np.eye(600), np.eye(1), np.eye(1), np.full(600, 0.3), 0.9
+    iid = Mechanism.from_toeplitz(steps=600, strategy_coef=[1.0])
+    found = clipping_aware.clipping_aware_damage(
+        iid, Momentum(0.9), np.eye(1), np.full(600, 0.3), loss_hessian=np.eye(1)
     )
     assert found == pytest.approx(0.8142857143, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [Momentum(0.9), Momentum(0.6, nesterov=True, weight_decay=0.05)]
+)
+def test_commuting_curvatures_equal_the_eigenmodes_of_damage(optimizer):
+    rng = np.random.default_rng(2)
+    basis = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    driving, weights = np.array([0.1, 0.2, 0.5, 1.0]), rng.uniform(0.1, 1, 4)
+    m = Mechanism.from_toeplitz(steps=20, noising_coef=[1.0, -0.5, -0.125])
+    rates = np.linspace(0.4, 0.1, 20)
+    ours = clipping_aware.clipping_aware_damage(
+        m, optimizer, basis @ np.diag(driving) @ basis.T, rates,
+        loss_hessian=basis @ np.diag(weights) @ basis.T,
+    )  # fmt: skip
+    modes = damage(m, optimizer, driving, rates, loss_curvature=weights)
+    assert ours == pytest.approx(modes, rel=1e-10)
 
 
 def test_path_prediction_is_exact_for_small_noise():
     task = logistic.make_task(0, dimension=4, examples=512, steps=16, calibration=100)
     condition = logistic.conditions(task, el=0.5)["L1"]
-    pool = {"iid": np.eye(16)}
+    pool = {"iid": Mechanism.from_toeplitz(steps=16, strategy_coef=[1.0])}
     tiny = {"epsilon": 2e4}  # noise so small that the linearisation holds
     seeds = range(4000)
-    path = analysis.noise_free_path(task, condition)
-    last = logistic.train(task, pool, condition, seeds, **tiny)[0, :, -1] - path[-1]
-    measured = 0.5 * np.einsum("ni,ij,nj->n", last, task.hessian(path[-1]), last)
+    end = logistic.train(task, pool, condition, [0], private=False)[0, 0, -1]
+    moved = logistic.train(task, pool, condition, seeds, **tiny)[0, :, -1] - end
+    measured = 0.5 * np.einsum("ni,ij,nj->n", moved, task.hessian(end), moved)
     predicted = analysis.predict(task, pool, condition, **tiny).loc["iid", "path"]
     assert abs(measured.mean() - predicted) < 4 * measured.std() / np.sqrt(4000)
     assert measured.std() / np.sqrt(4000) < 0.02 * predicted
@@ -148,10 +177,11 @@ def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="clip_norm: got 0"):
         clipping_aware.clipped_jacobian(tanh_loss, np.ones(2), (np.ones((1, 1)),), 0)
     with pytest.raises(ValueError, match="jacobians: got shape"):
-        clipping_aware.linearised_transfer(np.zeros((3, 2, 2)), np.ones(4), 0.0)
-    with pytest.raises(ValueError, match="momentum: got 1.0"):
-        clipping_aware.linearised_transfer(eye, np.ones(4), 1.0)
-    with pytest.raises(ValueError, match="noising_matrix: got shape"):
-        clipping_aware.linearised_damage(np.eye(3), eye, eye, np.ones(4), 0.0)
-    with pytest.raises(ValueError, match="hessian"):
-        clipping_aware.linearised_damage(np.eye(4), eye, np.eye(3), np.ones(4), 0.0)
+        clipping_aware.linearised_transfer(Momentum(0.0), np.zeros((3, 2, 2)), np.ones(4))
+    m = Mechanism.from_toeplitz(steps=3, strategy_coef=[1.0])
+    with pytest.raises(ValueError, match="horizon 3"):
+        clipping_aware.clipping_aware_damage(m, Momentum(0.0), eye, np.ones(4), loss_hessian=eye)
+    with pytest.raises(ValueError, match="loss_hessian"):
+        clipping_aware.clipping_aware_damage(
+            m, Momentum(0.0), eye, np.ones(3), loss_hessian=np.eye(3)
+        )

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 import scipy.stats
 
+from momentdp.damage import damage
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic
 from momentdp.studies import logistic_analysis as analysis
-from momentdp.studies.clipping_aware import linearised_damage
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def task():
 
 def test_decomposition_adds_up_and_names_each_source(task):
     condition = logistic.conditions(task)["L1"]
-    pool = {"iid": np.eye(16)}
+    pool = {"iid": Mechanism.from_toeplitz(steps=16, strategy_coef=[1.0])}
     found = analysis.decompose(task, pool, condition, range(6)).loc["iid"]
     parts = found[["path", "sampling", "clipping", "privacy"]].sum()
     runs = logistic.study(task, pool, {"L1": condition}, range(6))
@@ -64,22 +66,31 @@ def test_decomposition_adds_up_and_names_each_source(task):
 
 def test_predictions_use_the_curvature_they_name(task):
     condition = logistic.conditions(task)["L2"]
-    pool = {"iid": np.eye(16)}
+    pool = {"iid": Mechanism.from_toeplitz(steps=16, strategy_coef=[1.0])}
     found = analysis.predict(task, pool, condition).loc["iid"]
     x = task.calibration_features
     h_cal = x.T @ x / (4 * len(x))
     unclipped = np.linalg.norm(x, axis=1) / 2 <= task.clip_norm
     h_eff = x[unclipped].T @ x[unclipped] / (4 * len(x))
-    rest = (h_cal, condition.learning_rates, 0.9, logistic.noise_stddev(task))
-    assert found["calibration"] == pytest.approx(linearised_damage(np.eye(16), h_cal, *rest))
-    assert found["clipped"] == pytest.approx(linearised_damage(np.eye(16), h_eff, *rest))
+    iid, rest = pool["iid"], (condition.learning_rates,)
+    sigma = {"noise_multiplier": logistic.noise_stddev(task)}
+    same = damage(iid, Momentum(0.9), np.linalg.eigvalsh(h_cal), *rest, **sigma)
+    assert found["calibration"] == pytest.approx(same, rel=1e-10)
+    driving, basis = np.linalg.eigh(h_eff)
+    weights = np.diag(basis.T @ h_cal @ basis)
+    two = damage(iid, Momentum(0.9), driving, *rest, loss_curvature=weights, **sigma)
+    assert found["clipped"] == pytest.approx(two, rel=1e-10)
 
 
-def test_without_clipping_all_paths_see_the_plain_hessian(task):
+def test_without_clipping_the_path_sees_the_plain_hessian(task):
     loose = task._replace(clip_norm=1e6)
-    path = analysis.noise_free_path(loose, logistic.conditions(task)["L0"], public=True)
-    jacobians = analysis.path_jacobians(loose, path, public=True)
-    for t in (0, 7, 15):
-        np.testing.assert_allclose(
-            jacobians[t], loose.hessian(path[t], of="calibration"), rtol=1e-9, atol=1e-14
-        )
+    condition = logistic.conditions(task)["L0"]
+    jacobians, last = analysis.path_curvature(loose, condition, public=True)
+    x, y = task.calibration_features, task.calibration_labels
+    theta = np.zeros(5)
+    for jacobian, rate in zip(jacobians, condition.learning_rates, strict=True):
+        p = 1 / (1 + np.exp(-x @ theta))
+        expected = x.T @ (x * (p * (1 - p))[:, None]) / len(x)
+        np.testing.assert_allclose(jacobian, expected, rtol=1e-9, atol=1e-14)
+        theta = theta - rate * x.T @ (p - y) / len(x)
+    np.testing.assert_allclose(last, task.calibration_hessian(theta), rtol=1e-9, atol=1e-14)
