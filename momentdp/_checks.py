@@ -10,6 +10,8 @@ def refuse(argument: str, value: object, mend: str) -> ValueError:
 
 def finite_array(argument: str, value, ndim: int) -> np.ndarray:
     """``value`` as float64 of ``ndim`` dimensions; refuses other shapes, NaN and infinities."""
+    if np.iscomplexobj(value):
+        raise refuse(argument, "complex numbers", "pass real numbers")
     try:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -74,7 +74,12 @@ def damage(
     g = transfer(optimizer, spectrum, learning_rates, allow_unstable=allow_unstable)
     m.require_steps(g.shape[1])
     scale = sigma * m.sensitivity(min_sep, max_participations)
-    return 0.5 * scale**2 * float(weights @ transferred_variance(m, g))
+    value = 0.5 * scale**2 * float(weights @ transferred_variance(m, g))
+    if not np.isfinite(value):
+        raise refuse(
+            f"mechanism {m.name!r}", "a C^-1 that overflows", "pass a better conditioned C"
+        )
+    return value
 
 
 def transferred_variance(m, g: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, " rows"]:
@@ -184,15 +189,15 @@ def expected_loss(
     """
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
     start = finite_array("initial_error", initial_error, 1)
-    decay = getattr(optimizer, "weight_decay", 0.0)
-    if optimum is None and decay:
+    system = optimizer.system(rates)
+    if optimum is None and (np.any(system.h) or np.any(system.w)):
         raise refuse("optimum", None, "pass theta* (modes,), which weight decay pulls from")
-    pull = np.zeros_like(start) if optimum is None else decay * finite_array("optimum", optimum, 1)
-    if start.shape != spectrum.eigenvalues.shape or pull.shape != start.shape:
+    target = np.zeros_like(start) if optimum is None else finite_array("optimum", optimum, 1)
+    if start.shape != spectrum.eigenvalues.shape or target.shape != start.shape:
         raise refuse("initial_error", f"shape {start.shape}", "pass one value a mode")
     with jax.enable_x64(True):
         quiet = np.zeros((len(rates), 1))
-        path = core.response(optimizer.system(rates), spectrum.eigenvalues, quiet, start, pull)
+        path = core.response(system, spectrum.eigenvalues, quiet, start, target)
         final = np.asarray(path)[-1, 0]
     weights = loss_weights(spectrum, options.get("loss_curvature"))
     noise = damage(m, optimizer, spectrum, rates, noise_multiplier=noise_multiplier, **options)

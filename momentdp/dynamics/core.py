@@ -3,8 +3,8 @@
 Every optimizer here acts on each coordinate by the same linear map, so in eigenmode k it is
 
     g_t     = k e_t + z_t                                (gradient with privacy noise)
-    x_{t+1} = F_t x_t + f_t g_t + h_t e_t                (its buffers, n numbers)
-    e_{t+1} = e_t - (c_t x_t + d_t g_t + w_t e_t)        (its update)
+    x_{t+1} = F_t x_t + f_t g_t + h_t theta_t            (its buffers, n numbers)
+    e_{t+1} = e_t - (c_t x_t + d_t g_t + w_t theta_t)    (its update, theta = e + theta*)
 
 All public evaluators call these functions in float64 and return NumPy arrays; call them yourself
 (inside ``jax.enable_x64(True)``) to differentiate or to batch.
@@ -68,19 +68,20 @@ def response(
     eigenvalues: Float[Array, " modes"],
     noise: Float[Array, "steps columns"],
     initial_error: Float[Array, " modes"],
-    drive: Float[Array, " modes"],
+    optimum: Float[Array, " modes"],
 ) -> Float[Array, "steps columns modes"]:
     """e_{t+1} for every t, each noise column in each mode, from e_0 = initial_error.
 
-    ``drive`` is what a constant weight-decay pull of the optimum adds to the gradient.
+    ``optimum`` is theta*, which what depends on the parameters themselves (weight decay) adds.
     """
 
     def forward(state, step):
         e, x = state
         (F, f, h, c, d, w), z = step
-        g = eigenvalues * e + z[:, None] + drive
-        x_next = x @ F.T + g[..., None] * f + e[..., None] * h
-        e = e - (x @ c + d * g + w * e)
+        g = eigenvalues * e + z[:, None]
+        parameters = e + optimum
+        x_next = x @ F.T + g[..., None] * f + parameters[..., None] * h
+        e = e - (x @ c + d * g + w * parameters)
         return (e, x_next), e
 
     e0 = jnp.broadcast_to(initial_error, (noise.shape[1], len(eigenvalues)))

@@ -109,7 +109,7 @@ def _linearise(factory, rates) -> core.LinearSystem:
         return jnp.stack([*kept, update]), rest
 
     probes = jax.random.normal(jax.random.key(0), (3, n + 2, _WIDTH)) * jnp.array(
-        [1.0, 30.0, 1e-3]
+        [1.0, 1e-6, 1e8]
     ).reshape(3, 1, 1)
     zero = jnp.zeros((n + 2, _WIDTH))
 
@@ -129,7 +129,8 @@ def _linearise(factory, rates) -> core.LinearSystem:
 
     counters = [leaf for leaf, keep in zip(leaves, is_buffer, strict=True) if not keep]
     _, (maps, errors, sizes) = jax.lax.scan(one_step, counters, None, length=len(rates))
-    worst = float(jnp.nanmax(jnp.where(jnp.isnan(errors), jnp.inf, errors) / (1 + sizes)))
+    relative = errors / (1 + sizes)
+    worst = float(jnp.where(jnp.isnan(relative), jnp.inf, relative).max())
     if not worst < 1e-9:
         raise refuse(
             "factory",

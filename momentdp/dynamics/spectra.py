@@ -77,7 +77,8 @@ def isotropic(d: int, largest: float = 1.0) -> Spectrum:
 def log_spaced(d: int, condition_number: float, largest: float = 1.0) -> Spectrum:
     """d eigenvalues evenly spaced in logarithm from largest / condition_number to largest."""
     kappa = number("condition_number", condition_number, 1.0)
-    exponents = np.linspace(-np.log10(kappa), 0.0, count("d", d)) if d > 1 else np.zeros(1)
+    d = count("d", d)
+    exponents = np.linspace(-np.log10(kappa), 0.0, d) if d > 1 else np.zeros(1)
     return Spectrum(number("largest", largest, 0.0, open_low=True) * 10.0**exponents)
 
 

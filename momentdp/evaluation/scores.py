@@ -3,7 +3,8 @@
 All are squared errors times the squared sensitivity (single participation), of one signature
 (m, optimizer, spectrum, learning_rates) -> float; each looks only at what its line of work knows.
 A workload's error is the variance of the same optimizer at zero curvature, so a single sweep
-serves them all.
+serves them all. Scores at mu = 0 are evaluated even where plain SGD would diverge: heavy ball
+allows a larger step, and only the optimizer in use has to be stable.
 """
 
 import numpy as np
@@ -23,12 +24,14 @@ def _workload_errors(m, optimizer, learning_rates) -> Float[np.ndarray, " steps"
 
 def mean_se(m, optimizer, spectrum, learning_rates) -> float:
     """Mean squared error of the prefix sums: knows the workload only (static MF)."""
-    return float(_workload_errors(m, Momentum(0.0), np.ones(m.steps)).mean())
+    ones = np.ones_like(check_rates(learning_rates))
+    return float(_workload_errors(m, Momentum(0.0), ones).mean())
 
 
 def max_se(m, optimizer, spectrum, learning_rates) -> float:
     """Largest squared error of the prefix sums."""
-    return float(_workload_errors(m, Momentum(0.0), np.ones(m.steps)).max())
+    ones = np.ones_like(check_rates(learning_rates))
+    return float(_workload_errors(m, Momentum(0.0), ones).max())
 
 
 def lr_aware(m, optimizer, spectrum, learning_rates) -> float:
@@ -44,12 +47,13 @@ def momentum_workload(m, optimizer, spectrum, learning_rates) -> float:
 def noisecurve(m, optimizer, spectrum, learning_rates) -> float:
     """NoiseCurve's criterion (paper eq. 5): mu = 0 and the peak rate throughout: + curvature."""
     rates = check_rates(learning_rates)
-    return damage(m, Momentum(0.0), spectrum, np.full(len(rates), rates.max()))
+    peak = np.full(len(rates), rates.max())
+    return damage(m, Momentum(0.0), spectrum, peak, allow_unstable=True)
 
 
 def curvature_schedule_mu0(m, optimizer, spectrum, learning_rates) -> float:
     """D_dyn with the momentum forced to zero: + curvature, schedule."""
-    return damage(m, Momentum(0.0), spectrum, learning_rates)
+    return damage(m, Momentum(0.0), spectrum, learning_rates, allow_unstable=True)
 
 
 def curvature_effective_lr(m, optimizer, spectrum, learning_rates) -> float:

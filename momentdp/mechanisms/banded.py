@@ -1,5 +1,6 @@
 """Banded strategies: b diagonals, O(rows steps b) a solve through LAPACK's banded routine."""
 
+import jax.numpy as jnp
 import numpy as np
 from jax_privacy.matrix_factorization.banded import ColumnNormalizedBanded
 from jaxtyping import Float
@@ -42,5 +43,7 @@ class Banded(Structure):
     def to_jax_privacy(self):
         """Its streaming matrix normalises columns itself; other column norms need the matrix."""
         if np.allclose((self.diagonals**2).sum(axis=0), 1.0, rtol=1e-12):
-            return ColumnNormalizedBanded(params=self.diagonals.T).inverse_as_streaming_matrix()
+            return ColumnNormalizedBanded(
+                jnp.asarray(self.diagonals.T)
+            ).inverse_as_streaming_matrix()
         return self.noising_matrix()
