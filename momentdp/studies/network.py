@@ -1,0 +1,119 @@
+"""The convolutional network of Appendix G.1 in plain JAX, 140,714 float32 parameters."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
+
+CHANNELS = (32, 32, 64, 64, 128)
+POOLED = (1, 3)  # a 2 x 2 maximum follows these convolutions
+
+Layers = list[tuple[Float[Array, "..."], Float[Array, " out"]]]
+Convolution = Callable[[Float[Array, "n h w c"], Float[Array, "3 3 c k"]], Float[Array, "n h w k"]]
+
+
+def init_network(
+    key: PRNGKeyArray, channels: Sequence[int] = CHANNELS, classes: int = 10
+) -> Layers:
+    """He normal weights (standard deviation sqrt(2 / fan-in)) and zero biases.
+
+    One 3 x 3 convolution per entry of `channels`, then the dense layer on the global average.
+    """
+    shapes = [(3, 3, a, b) for a, b in zip((3, *channels), channels, strict=False)]
+    shapes.append((channels[-1], classes))
+    layers = []
+    for layer_key, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
+        scale = math.sqrt(2.0 / math.prod(shape[:-1]))
+        weight = scale * jax.random.normal(layer_key, shape, jnp.float32)
+        layers.append((weight, jnp.zeros(shape[-1], jnp.float32)))
+    return layers
+
+
+def patches_convolution(
+    images: Float[Array, "n h w c"], kernel: Float[Array, "3 3 c k"]
+) -> Float[Array, "n h w k"]:
+    """3 x 3 convolution with padding 1 as one matrix product over nine shifted copies.
+
+    On a CPU with one example at a time this is five times faster than `lax.conv`, whose backward
+    pass under `vmap` becomes a slow grouped convolution.
+    """
+    count, height, width, _ = images.shape
+    padded = jnp.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    shifted = [padded[:, i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    weight = kernel.reshape(-1, kernel.shape[-1])
+    patches = jnp.concatenate(shifted, axis=-1).reshape(-1, weight.shape[0])
+    return (patches @ weight).reshape(count, height, width, -1)
+
+
+def lax_convolution(
+    images: Float[Array, "n h w c"], kernel: Float[Array, "3 3 c k"]
+) -> Float[Array, "n h w k"]:
+    """The same convolution through XLA, the better choice on an accelerator."""
+    return jax.lax.conv_general_dilated(
+        images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def network_logits(
+    layers: Layers,
+    images: Float[Array, "n h w 3"],
+    convolution: Convolution = patches_convolution,
+) -> Float[Array, "n classes"]:
+    """Class scores of images with pixels in [0, 1]."""
+    *convolutions, (weight, bias) = layers
+    hidden = images
+    for index, (kernel, offset) in enumerate(convolutions):
+        hidden = jax.nn.relu(convolution(hidden, kernel) + offset)
+        if index in POOLED:
+            n, height, width, channels = hidden.shape
+            blocks = hidden.reshape(n, height // 2, 2, width // 2, 2, channels)
+            hidden = blocks.max(axis=(2, 4))
+    return hidden.mean(axis=(1, 2)) @ weight + bias
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network with its parameters as one float32 vector, where noise and curvature live.
+
+    `microbatch` is how many examples are worked on at a time; None is all of them. Hashable, so
+    that compiled functions are shared by all runs.
+    """
+
+    channels: tuple[int, ...] = CHANNELS
+    convolution: Convolution = patches_convolution
+    microbatch: int | None = 1
+
+    @classmethod
+    def for_device(cls, channels: Sequence[int] = CHANNELS) -> "Network":
+        """Patches, one example at a time on a CPU; `lax.conv` on whole batches elsewhere."""
+        if jax.default_backend() == "cpu":
+            return cls(tuple(channels))
+        return cls(tuple(channels), lax_convolution, None)
+
+    def init(self, key: PRNGKeyArray) -> Float[Array, " parameters"]:
+        """Initial parameters."""
+        return ravel_pytree(init_network(key, self.channels))[0]
+
+    def logits(
+        self, parameters: Float[Array, " parameters"], pixels: UInt8[Array, "n h w 3"]
+    ) -> Float[Array, "n classes"]:
+        """Class scores of images with pixels from 0 to 255."""
+        unravel = ravel_pytree(init_network(jax.random.key(0), self.channels))[1]
+        images = pixels.astype(jnp.float32) / 255.0
+        return network_logits(unravel(parameters), images, self.convolution)
+
+    def losses(
+        self,
+        parameters: Float[Array, " parameters"],
+        pixels: UInt8[Array, "n h w 3"],
+        labels: Int[Array, " n"],
+    ) -> Float[Array, " n"]:
+        """Cross-entropy of each example, in nats."""
+        return optax.softmax_cross_entropy_with_integer_labels(
+            self.logits(parameters, pixels), labels
+        )
