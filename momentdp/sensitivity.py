@@ -55,11 +55,9 @@ def of_matrix(
     if participations == 1:
         return float(np.linalg.norm(strategy_matrix, axis=0).max()), True
     gram = strategy_matrix.T @ strategy_matrix
-    # Steps closer than min_sep never meet in one pattern: dropping them tightens the bound.
     distance = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps)))
-    gram[(distance > 0) & (distance < min_sep)] = 0.0
     if not np.any(gram[distance >= min_sep]):
-        return _of_orthogonal_columns(np.diag(gram).copy(), min_sep, participations), True
+        return _of_orthogonal_columns(np.diag(gram), min_sep, participations), True
     if participations == 2:
         norms = np.diag(gram)
         pairs = np.add.outer(norms, norms) + 2 * np.abs(gram)
