@@ -1,0 +1,123 @@
+"""Problem P1 in arrays: minimise tr(Q X^-1) over X = C'C, diag X = 1, X banded (paper, B.2)."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import scipy.linalg
+from jaxtyping import Float
+
+from momentdp._checks import finite_array, number, refuse, symmetric
+
+
+@dataclasses.dataclass(frozen=True)
+class P1Solution:
+    """What every solver here returns.
+
+    ``factor`` describes C of sensitivity 1 by ``structure``: "dense": C itself (T, T); "banded":
+    ``factor[k, j] = C[j + k, j]`` (bands, T); "toeplitz" and "inverse_banded": the first column
+    of C or of C^-1, cut to its coefficients. Toeplitz factors are already scaled.
+
+    ``objective`` is tr(Q X^-1) and ``dual_bound`` a proven lower bound on it over the class (NaN
+    where none is known), both with the caller's Q and the regularisation asked for; ``gap`` is
+    (objective - dual_bound) / objective. ``converged`` False means that the solver stopped early.
+    """
+
+    structure: str
+    factor: np.ndarray
+    steps: int
+    objective: float
+    dual_bound: float
+    converged: bool
+    iterations: int
+    warnings: tuple[str, ...] = ()
+    lambda_min: float = float("nan")
+    history: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def gap(self) -> float:
+        """Relative duality gap, never below zero."""
+        return max(0.0, (self.objective - self.dual_bound) / self.objective)
+
+    @property
+    def strategy_matrix(self) -> Float[np.ndarray, "steps steps"]:
+        """C, lower triangular, sensitivity 1 (single participation)."""
+        if self.structure == "dense":
+            return self.factor
+        if self.structure == "banded":
+            return dense_from_diagonals(self.factor)
+        column = np.zeros(self.steps)
+        column[: len(self.factor)] = self.factor
+        matrix = np.tril(scipy.linalg.toeplitz(column))
+        if self.structure == "inverse_banded":
+            return scipy.linalg.solve_triangular(matrix, np.eye(self.steps), lower=True)
+        return matrix
+
+
+def dense_from_diagonals(
+    diagonals: Float[np.ndarray, "bands steps"],
+) -> Float[np.ndarray, "steps steps"]:
+    """Lower-triangular matrix from LAPACK's lower band storage."""
+    steps = diagonals.shape[1]
+    return sum(np.diag(d[: steps - k], -k) for k, d in enumerate(diagonals))
+
+
+def factor_of(Q, factor, name: str = "Q") -> Float[np.ndarray, "steps rank"]:
+    """F with Q = F F', of as few columns as Q has rank; refuses a Q that is not PSD."""
+    if (Q is None) == (factor is None):
+        raise refuse(name, "both or neither of Q and factor", "pass exactly one of them")
+    if factor is not None:
+        F = finite_array("factor", factor, 2)
+        if F.shape[1] > F.shape[0]:
+            F = _psd_root(F @ F.T, "factor")
+    else:
+        F = _psd_root(symmetric(name, Q), name)
+    if not np.any(F):
+        raise refuse(name, "all zeros", "pass a Q that depends on the noise")
+    return F
+
+
+def _psd_root(Q, name):
+    values, vectors = np.linalg.eigh(Q)
+    if values[0] < -1e-10 * max(values[-1], 0.0) or values[-1] < 0:
+        raise refuse(name, f"smallest eigenvalue {values[0]:.3g}", "pass a PSD matrix")
+    keep = values > 1e-15 * values[-1]
+    return vectors[:, keep] * np.sqrt(values[keep])
+
+
+def ridge_of(F: Float[np.ndarray, "steps rank"], regularisation: float) -> float:
+    """eps tr(Q) / T: what the regularisation eps adds to the diagonal of Q."""
+    return number("regularisation", regularisation, 0.0) * float(np.sum(F * F)) / len(F)
+
+
+def lower_from_gram(X: Float[np.ndarray, "steps steps"]) -> Float[np.ndarray, "steps steps"]:
+    """Lower-triangular C with C'C = X and positive diagonal (a Cholesky from the last row up)."""
+    return np.linalg.cholesky(X[::-1, ::-1]).T[::-1, ::-1]
+
+
+def progress(text: str) -> None:
+    """One line that replaces itself, on a terminal only."""
+    if sys.stderr.isatty():
+        print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
+
+
+def rank_warning(F: Float[np.ndarray, "steps rank"]) -> list[str]:
+    """The sentence for a Q without a full-rank term, or nothing."""
+    rank = int(np.linalg.matrix_rank(F))
+    if rank == len(F):
+        return []
+    return [
+        f"no minimiser may exist: Q has rank {rank} < {len(F)}, so better and better X tend to a "
+        "singular matrix with unbounded noise at single steps; pass regularisation or a floor"
+    ]
+
+
+def diagonals_from_gram(
+    X: Float[np.ndarray, "steps steps"], bands: int
+) -> Float[np.ndarray, "bands steps"]:
+    """The banded C with C'C = X, in lower band storage with unit columns."""
+    C = lower_from_gram(X)
+    diagonals = np.zeros((bands, len(X)))
+    for k in range(bands):
+        diagonals[k, : len(X) - k] = np.diag(C, -k)
+    return diagonals / np.linalg.norm(diagonals, axis=0)
