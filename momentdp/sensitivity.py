@@ -13,7 +13,8 @@ an upper bound, which is safe for privacy. It is exact for
 - nonnegative, nonincreasing Toeplitz coefficients (arXiv 2405.13763, theorem 2);
 - few enough patterns to try them all, if signs can align the contributions of the worst one.
 
-Else the bound is algorithm 4 of arXiv 2306.08153. The horizon T is always taken from the matrix or
+Else the bound is algorithm 4 of arXiv 2306.08153, exact where an evenly spaced pattern attains it.
+The horizon T is always taken from the matrix or
 passed by name: jax-privacy's Toeplitz function guesses it from the number of coefficients when it
 is left out, which understates the sensitivity.
 """
@@ -26,7 +27,7 @@ import numpy as np
 import scipy.linalg
 from jax_privacy.matrix_factorization import sensitivity as jax_sensitivity
 from jax_privacy.matrix_factorization import toeplitz
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from momentdp import _checks
 
@@ -63,12 +64,20 @@ def of_matrix(
         pairs = np.add.outer(norms, norms) + 2 * np.abs(gram)
         return math.sqrt(np.where(distance >= min_sep, pairs, norms).max()), True
     if _pattern_count(steps, min_sep, participations) <= _MOST_PATTERNS_TRIED:
-        return _by_trying_all(gram, min_sep, participations)
+        total, aligned = max(
+            _worst(gram, _all_patterns(steps, min_sep, size))
+            for size in range(1, participations + 1)
+        )
+        return math.sqrt(total), aligned
     with jax.enable_x64(True):
         bound = jax_sensitivity.get_min_sep_sensitivity_upper_bound_for_X(
             gram, min_sep, participations
         )
-    return float(bound), False
+    # Often the worst pattern is an evenly spaced one: then it attains the bound.
+    span = min_sep * (participations - 1)
+    evenly = np.add.outer(np.arange(steps - span), min_sep * np.arange(participations))
+    total, aligned = _worst(gram, evenly)
+    return float(bound), aligned and math.sqrt(total) >= bound * (1 - 1e-12)
 
 
 def of_banded(
@@ -151,24 +160,22 @@ def _pattern_count(steps: int, min_sep: int, participations: int) -> int:
     return sum(math.comb(steps - (k - 1) * (min_sep - 1), k) for k in sizes)
 
 
-def _by_trying_all(
-    gram: Float[np.ndarray, "steps steps"], min_sep: int, participations: int
-) -> tuple[float, bool]:
-    """The largest ``sum |X_ij|`` over all patterns; exact if some signs make every term positive.
+def _all_patterns(
+    steps: int, min_sep: int, size: int
+) -> Int[np.ndarray, "patterns participations"]:
+    """Every set of ``size`` steps with gaps of at least min_sep."""
+    gaps = (min_sep - 1) * np.arange(size)
+    return np.array(list(itertools.combinations(range(steps - int(gaps[-1])), size))) + gaps
 
-    Not only the largest patterns count: one heavy column may leave no room for a second one.
-    """
-    best, worst_pattern = -np.inf, np.zeros(0, dtype=int)
-    for size in range(1, participations + 1):
-        gaps = (min_sep - 1) * np.arange(size)
-        places = itertools.combinations(range(len(gram) - int(gaps[-1])), size)
-        patterns = np.array(list(places)) + gaps
-        totals = np.diag(gram)[patterns].sum(axis=1)
-        for i, j in itertools.combinations(range(size), 2):
-            totals += 2 * np.abs(gram[patterns[:, i], patterns[:, j]])
-        if totals.max() > best:
-            best, worst_pattern = totals.max(), patterns[totals.argmax()]
-    block = gram[np.ix_(worst_pattern, worst_pattern)]
+
+def _worst(
+    gram: Float[np.ndarray, "steps steps"], patterns: Int[np.ndarray, "patterns participations"]
+) -> tuple[float, bool]:
+    """The largest ``sum |X_ij|`` over these patterns, and whether some signs attain it."""
+    totals = np.diag(gram)[patterns].sum(axis=1)
+    for i, j in itertools.combinations(range(patterns.shape[1]), 2):
+        totals += 2 * np.abs(gram[patterns[:, i], patterns[:, j]])
+    worst = patterns[totals.argmax()]
+    block = gram[np.ix_(worst, worst)]
     signs = np.where(block[0] < 0, -1.0, 1.0)
-    aligned = np.all(block * np.outer(signs, signs) >= 0)
-    return math.sqrt(best), bool(aligned)
+    return float(totals.max()), bool(np.all(block * np.outer(signs, signs) >= 0))

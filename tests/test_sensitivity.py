@@ -13,7 +13,7 @@ from jax_privacy.matrix_factorization import toeplitz
 
 from momentdp import sensitivity
 
-PATTERNS = [(1, 1), (1, 3), (2, 2), (3, 3), (3, None), (4, 2), (9, 5), (1, None)]
+PATTERNS = [(1, 1), (1, 3), (3, 2), (3, None), (9, 5), (1, None)]
 
 
 def square_root_coefficients(count):
@@ -66,7 +66,7 @@ def random_strategies():
     yield "nonnegative", np.abs(full)
     yield "signed banded", full - np.tril(full, -3)
     yield "nonnegative banded", np.abs(full - np.tril(full, -2))
-    yield "one heavy column", np.tril(np.ones((8, 8))) @ np.diag([1, 1, 1, 1, 9.0, 1, 1, 1])
+    yield "one heavy column", np.tril(np.ones((8, 8))) @ np.diag([1, 1, 9.0, 1, 1, 1, 1, 1])
     yield (
         "non-monotone Toeplitz",
         scipy.linalg.toeplitz([1, 0.2, 0.9, 0.1] + [0] * 4, [1] + [0] * 7),
@@ -206,16 +206,17 @@ def test_float64_whatever_the_flag_and_flag_untouched():
         assert value**2 - 3 == pytest.approx(2e-10, rel=1e-3)
 
 
-def test_upper_bound_lies_above_the_fixed_epoch_value_and_says_so():
-    """Fixed epochs are some of the patterns, so jax-privacy's exact value for them is below."""
-    matrix = np.tril(np.random.default_rng(2).uniform(size=(80, 80)))
-    value, exact = sensitivity.of_matrix(matrix, 10, 8)
+def test_many_patterns_against_the_exact_fixed_epoch_value():
+    """Fixed epochs are some of the patterns: the bound lies above them, or is attained by one."""
+    rng = np.random.default_rng(2)
+    smooth = np.tril(rng.uniform(size=(80, 80)))
+    uneven = smooth * rng.exponential(size=80)
     with jax.enable_x64(True):
-        fixed_epochs = jax_sensitivity.fixed_epoch_sensitivity(jnp.array(matrix), 8)
-        plain = jax_sensitivity.get_min_sep_sensitivity_upper_bound(jnp.array(matrix), 10, 8)
+        fixed = [jax_sensitivity.fixed_epoch_sensitivity(jnp.array(m), 8) for m in (smooth, uneven)]
+    assert sensitivity.of_matrix(smooth, 10, 8) == (pytest.approx(fixed[0], rel=1e-12), True)
+    value, exact = sensitivity.of_matrix(uneven, 10, 8)
     assert not exact
-    assert fixed_epochs < value
-    assert value == pytest.approx(plain, rel=1e-12)
+    assert value > 1.01 * fixed[1]
 
 
 @pytest.mark.parametrize(
