@@ -29,7 +29,7 @@ execute: $(INSTALLED) ## re-run all notebooks and store their outputs
 	$(ONE_THREAD) $(BIN)/python book/tools/execute.py $(wildcard notebooks/*.ipynb)
 bench: $(INSTALLED) ## measured ratios against the literal formulas and other libraries
 	@for file in benchmarks/bench_*.py; do $(ONE_THREAD) $(BIN)/python $$file || exit 1; done
-mechanisms: $(INSTALLED) ## rebuild the frozen strategies
+mechanisms: $(INSTALLED) ## rebuild the committed strategies with their optimisers
 	$(ONE_THREAD) $(BIN)/python -m momentdp.studies.strategies
 lint: $(INSTALLED) ## ruff and codespell, changing nothing
 	$(BIN)/ruff check .

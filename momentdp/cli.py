@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 something that ran failed (a chapter's cell, a check), 2 r
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
@@ -23,19 +24,12 @@ def _add_run(commands) -> None:
     command = commands.add_parser(
         "run",
         help="run a chapter at other settings",
-        description="Run a chapter of the book at other settings; the chapters stay as they are. "
-        "Names and types are checked against the chapter's `parameters` cell.",
+        description="Names and types are checked against the chapter's `parameters` cell.",
     )
     command.add_argument("chapter", help="such as 04_crossovers, crossovers, or a path")
-    command.add_argument(
-        "-p",
-        dest="parameters",
-        nargs=2,
-        action="append",
-        default=[],
-        metavar=("NAME", "VALUE"),
-        help="one parameter, the value as in YAML; may be repeated; wins over -f",
-    )
+    one = {"nargs": 2, "action": "append", "default": [], "metavar": ("NAME", "VALUE")}
+    about = "one parameter, its value as in YAML; may be repeated; wins over -f"
+    command.add_argument("-p", dest="parameters", help=about, **one)
     command.add_argument("-f", dest="file", metavar="RUN.yaml", help="parameters as a YAML file")
     command.add_argument(
         "-o", dest="output", default="runs", metavar="OUT", help="an .ipynb file or a folder (runs)"
@@ -43,15 +37,52 @@ def _add_run(commands) -> None:
     command.set_defaults(call=_run)
 
 
+def _ledger(arguments: argparse.Namespace) -> int:
+    from momentdp import ledger
+
+    rows = ledger.load()
+    if arguments.verdict:
+        rows = rows[rows["verdict"] == arguments.verdict]
+    columns = ["id", "kind", "reported", "ours", "tolerance", "verdict"]
+    print(rows[columns].to_string(index=False, na_rep=""))
+    print("\n" + rows["verdict"].value_counts(sort=False).to_string(header=False))
+    return 0
+
+
+def _add_ledger(commands) -> None:
+    command = commands.add_parser("ledger", help="each number that the paper reports, and ours")
+    command.add_argument("--verdict", help="only the rows with this verdict, such as 'not yet'")
+    command.set_defaults(call=_ledger)
+
+
+# What `verify` checks: a name and the module whose `verify()` raises ValueError on a mismatch.
+VERIFIED = {"strategies": "momentdp.mechanisms.store"}
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    failed = 0
+    for name, module in VERIFIED.items():
+        try:
+            importlib.import_module(module).verify()
+            print(f"{name}: as recorded")
+        except (OSError, ValueError) as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed = 1
+    return failed
+
+
+def _add_verify(commands) -> None:
+    command = commands.add_parser("verify", help="check committed records against their hashes")
+    command.set_defaults(call=_verify)
+
+
 # Each entry adds one subcommand and sets `call`, the function that runs it and returns its exit code.
-COMMANDS = (_add_run,)
+COMMANDS = (_add_run, _add_ledger, _add_verify)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="momentdp",
-        description="Which correlated-noise mechanism should I use for my optimizer?",
-    )
+    about = "Which correlated-noise mechanism should I use for my optimizer?"
+    parser = argparse.ArgumentParser(prog="momentdp", description=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)

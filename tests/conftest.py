@@ -4,11 +4,22 @@
 see its first import to check the shapes in its signatures.
 """
 
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# Constructions are cached by content. Tests and the chapters that they run share an empty cache of
+# their own, made once (the workers inherit it): a fresh clone and this machine then do the same.
+if "MOMENTDP_CACHE" not in os.environ:
+    os.environ["MOMENTDP_CACHE"] = CACHE = tempfile.mkdtemp(prefix="momentdp-tests-")
+
+    def pytest_sessionfinish():
+        shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

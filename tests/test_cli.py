@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+import types
 
+import pandas as pd
 import pytest
 from test_chapters import notebooks, recorded  # noqa: F401  (a fixture)
 
@@ -94,6 +96,40 @@ def test_a_failing_cell_exits_with_one(notebooks, tmp_path, capsys):  # noqa: F8
     path.write_text(path.read_text().replace("import pathlib", "import no_such_module"))
     assert cli.main(line) == 1
     assert "raised ModuleNotFoundError: No module named 'no_such_module'" in capsys.readouterr().err
+
+
+def test_verify_names_each_record_and_fails_on_one_that_changed(tmp_path, monkeypatch, capsys):
+    from momentdp.mechanisms import store
+
+    record = tmp_path / "frozen.npz"
+    record.write_bytes(b"abc")
+    # SHA-256 of "abc": the first example of FIPS 180-2.
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    record.with_suffix(".sha256").write_text(f"{digest}  frozen.npz\n")
+    monkeypatch.setattr(store, "FROZEN", record)
+    monkeypatch.setattr(cli, "VERIFIED", {"strategies": "momentdp.mechanisms.store"})
+    assert cli.main(["verify"]) == 0
+    assert capsys.readouterr().out == "strategies: as recorded\n"
+    record.write_bytes(b"abd")
+    assert cli.main(["verify"]) == 1
+    assert "strategies: frozen.npz" in capsys.readouterr().err
+    record.unlink()
+    assert cli.main(["verify"]) == 1
+
+
+def test_ledger_prints_rows_and_counts(monkeypatch, capsys):
+    rows = {
+        "id": ["a", "b"], "where": ["x", "y"], "kind": ["k", "k"], "reported": [1.0, 2.0],
+        "ours": [1.0, None], "tolerance": [0.1, 0.1], "verdict": ["exact", "not yet"],
+    }  # fmt: skip
+    ledger = types.SimpleNamespace(load=lambda: pd.DataFrame(rows))
+    monkeypatch.setitem(sys.modules, "momentdp.ledger", ledger)
+    monkeypatch.setattr("momentdp.ledger", ledger, raising=False)
+    assert cli.main(["ledger", "--verdict", "not yet"]) == 0
+    printed = capsys.readouterr().out
+    assert "b" in printed
+    assert "exact" not in printed
+    assert printed.split()[-3:] == ["not", "yet", "1"]
 
 
 def test_as_a_module():
