@@ -78,6 +78,7 @@ def hessian_vector_product(
 ) -> Callable:
     """v -> H v, the Hessian of the mean loss over these examples, one example at a time."""
 
+    @jax.custom_batching.sequential_vmap
     def product(vector):
         def add(total, example):
             pixels, label = example

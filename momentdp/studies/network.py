@@ -6,32 +6,15 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
 CHANNELS = (32, 32, 64, 64, 128)
+CLASSES = 10
 POOLED = (1, 3)  # a 2 x 2 maximum follows these convolutions
 
-Layers = list[tuple[Float[Array, "..."], Float[Array, " out"]]]
 Convolution = Callable[[Float[Array, "n h w c"], Float[Array, "3 3 c k"]], Float[Array, "n h w k"]]
-
-
-def init_network(
-    key: PRNGKeyArray, channels: Sequence[int] = CHANNELS, classes: int = 10
-) -> Layers:
-    """He normal weights (standard deviation sqrt(2 / fan-in)) and zero biases.
-
-    One 3 x 3 convolution per entry of `channels`, then the dense layer on the global average.
-    """
-    shapes = [(3, 3, a, b) for a, b in zip((3, *channels), channels, strict=False)]
-    shapes.append((channels[-1], classes))
-    layers = []
-    for layer_key, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
-        scale = math.sqrt(2.0 / math.prod(shape[:-1]))
-        weight = scale * jax.random.normal(layer_key, shape, jnp.float32)
-        layers.append((weight, jnp.zeros(shape[-1], jnp.float32)))
-    return layers
 
 
 def patches_convolution(
@@ -59,23 +42,6 @@ def lax_convolution(
     )
 
 
-def network_logits(
-    layers: Layers,
-    images: Float[Array, "n h w 3"],
-    convolution: Convolution = patches_convolution,
-) -> Float[Array, "n classes"]:
-    """Class scores of images with pixels in [0, 1]."""
-    *convolutions, (weight, bias) = layers
-    hidden = images
-    for index, (kernel, offset) in enumerate(convolutions):
-        hidden = jax.nn.relu(convolution(hidden, kernel) + offset)
-        if index in POOLED:
-            n, height, width, channels = hidden.shape
-            blocks = hidden.reshape(n, height // 2, 2, width // 2, 2, channels)
-            hidden = blocks.max(axis=(2, 4))
-    return hidden.mean(axis=(1, 2)) @ weight + bias
-
-
 @dataclass(frozen=True)
 class Network:
     """The network with its parameters as one float32 vector, where noise and curvature live.
@@ -95,17 +61,40 @@ class Network:
             return cls(tuple(channels))
         return cls(tuple(channels), lax_convolution, None)
 
+    def _shapes(self) -> list[tuple[int, ...]]:
+        kernels = [(3, 3, *pair) for pair in zip((3, *self.channels), self.channels, strict=False)]
+        return [*kernels, (self.channels[-1], CLASSES)]
+
     def init(self, key: PRNGKeyArray) -> Float[Array, " parameters"]:
-        """Initial parameters."""
-        return ravel_pytree(init_network(key, self.channels))[0]
+        """He normal weights (standard deviation sqrt(2 / fan-in)) and zero biases."""
+        shapes, parts = self._shapes(), []
+        for layer_key, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
+            scale = math.sqrt(2.0 / math.prod(shape[:-1]))
+            parts.append(scale * jax.random.normal(layer_key, (math.prod(shape),), jnp.float32))
+            parts.append(jnp.zeros(shape[-1], jnp.float32))
+        return jnp.concatenate(parts)
+
+    def layers(self, parameters: Float[Array, " parameters"]) -> list[tuple[Array, Array]]:
+        """(weight, bias) of each layer: 3 x 3 convolutions (HWIO), then the dense layer."""
+        shapes = self._shapes()
+        ends = np.cumsum([size for shape in shapes for size in (math.prod(shape), shape[-1])])
+        parts = jnp.split(parameters, ends[:-1])
+        weights = [part.reshape(shape) for part, shape in zip(parts[::2], shapes, strict=True)]
+        return list(zip(weights, parts[1::2], strict=True))
 
     def logits(
         self, parameters: Float[Array, " parameters"], pixels: UInt8[Array, "n h w 3"]
     ) -> Float[Array, "n classes"]:
         """Class scores of images with pixels from 0 to 255."""
-        unravel = ravel_pytree(init_network(jax.random.key(0), self.channels))[1]
-        images = pixels.astype(jnp.float32) / 255.0
-        return network_logits(unravel(parameters), images, self.convolution)
+        *convolutions, (weight, bias) = self.layers(parameters)
+        hidden = pixels.astype(jnp.float32) / 255.0
+        for index, (kernel, offset) in enumerate(convolutions):
+            hidden = jax.nn.relu(self.convolution(hidden, kernel) + offset)
+            if index in POOLED:
+                count, height, width, channels = hidden.shape
+                blocks = hidden.reshape(count, height // 2, 2, width // 2, 2, channels)
+                hidden = blocks.max(axis=(2, 4))
+        return hidden.mean(axis=(1, 2)) @ weight + bias
 
     def losses(
         self,

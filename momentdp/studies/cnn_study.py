@@ -1,0 +1,257 @@
+"""The CNN study of Appendix G: one record for each (condition, mechanism, seed), and its tables."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from momentdp._checks import finite_array, refuse
+from momentdp.dynamics import schedules
+from momentdp.studies.cnn import calibrate, correlated_noise, evaluate, source_key, train
+from momentdp.studies.images import ImageSet, shard_examples, split_examples
+from momentdp.studies.network import CHANNELS, Network
+from momentdp.studies.records import complete, read_record
+
+CONDITIONS = {  # momentum, schedule
+    "sgd_constant": (0.0, "constant"),
+    "momentum_constant": (0.9, "constant"),
+    "momentum_cosine": (0.9, "cosine"),
+    "momentum_warmup_cosine": (0.9, "warmup_cosine"),
+}
+NO_NOISE = "no_noise"  # the arm that clips but adds nothing: what does privacy noise cost at all?
+OUTCOMES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss")
+
+
+@dataclass(frozen=True)
+class StudySettings:
+    """Everything that decides a run beside data, mechanism, condition and seed.
+
+    `noise_multiplier` is at sensitivity 1; the default is (epsilon, delta) = (4, 1e-5). The peak
+    rate is `rate_scale` / lambda_max at each seed's initialisation, or `learning_rate` for all.
+    A run's seed decides initialisation, order and noise; `data_seed` the splits of all runs.
+    """
+
+    steps: int = 100
+    batch_size: int = 400
+    noise_multiplier: float = 1.08116184952
+    rate_scale: float = 0.3
+    learning_rate: float | None = None
+    checkpoints: tuple[int, ...] = (20, 40, 60, 80, 100)
+    calibration: int = 2_000
+    validation: int = 3_000
+    test: int = 5_000
+    clip_examples: int = 200
+    num_eigenvalues: int = 30
+    num_probes: int = 10
+    channels: tuple[int, ...] = CHANNELS
+    data_seed: int = 0
+
+    def split(self, images: ImageSet) -> dict[str, np.ndarray]:
+        """The four disjoint parts."""
+        return split_examples(
+            len(images.labels),
+            data_seed=self.data_seed,
+            train=self.steps * self.batch_size,
+            calibration=self.calibration,
+            validation=self.validation,
+            test=self.test,
+        )
+
+
+def run_study(
+    settings: StudySettings,
+    images: ImageSet,
+    mechanisms: Mapping[str, np.ndarray],
+    out: str | Path,
+    *,
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4),
+    conditions: tuple[str, ...] = tuple(CONDITIONS),
+    workers: int = 1,
+    scheduler: str | None = None,
+) -> pd.DataFrame:
+    """Run what is missing in folder `out`, and return `load_records(out)`.
+
+    Args:
+        mechanisms: name -> (steps, steps) noising matrix C^-1 of sensitivity 1; the arm `no_noise`
+            is a matrix of zeros.
+        workers: local processes; 1 runs in this one. More need the extra `study`.
+        scheduler: address of a running `dask.distributed` scheduler, used instead.
+    Raises:
+        ValueError: bad settings, an unstable rate, damaged records or those of other settings.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    settings.split(images)  # refuses too few examples before anything runs
+    for condition in conditions:
+        if condition not in CONDITIONS:
+            raise refuse("conditions", condition, f"use some of {sorted(CONDITIONS)}")
+    for name, matrix in mechanisms.items():
+        shape = finite_array(f"mechanisms[{name!r}]", matrix, 2).shape
+        if shape != (settings.steps, settings.steps) or not re.fullmatch(r"\w+", name):
+            raise refuse("mechanisms", f"{name!r} of {shape}", f"pass names and {settings.steps}^2")
+
+    how = {"workers": workers, "scheduler": scheduler}
+    common = json.loads(json.dumps(asdict(settings)))  # as a record will read it back
+    common |= {"data": images.source, "data_sha256": images.sha256}
+    starts = {
+        out / f"calibration.{seed}.json": ({**common, "seed": seed}, (seed,)) for seed in seeds
+    }
+    calibrated = complete(calibration_run, (settings, images), starts, **how)
+    jobs = {}
+    for path, start in calibrated.items():
+        for condition in conditions:
+            for name, matrix in mechanisms.items():
+                rounded = np.round(matrix, 9) + 0.0  # the last digits differ between processors
+                identity = {
+                    **starts[path][0],
+                    "condition": condition,
+                    "mechanism": name,
+                    "noising_matrix_sha256": hashlib.sha256(rounded.tobytes()).hexdigest(),
+                }
+                arguments = (start["seed"], condition, np.asarray(matrix), start)
+                jobs[out / f"{condition}.{name}.{start['seed']}.json"] = (identity, arguments)
+    complete(training_run, (settings, images), jobs, **how)
+    return load_records(out)
+
+
+def calibration_run(shared: tuple[StudySettings, ImageSet], seed: int) -> dict:
+    """Clip norm and curvature at the initialisation of `seed`, on the calibration part only."""
+    settings, images = shared
+    network = Network.for_device(settings.channels)
+    public = settings.split(images)["calibration"]
+    known = calibrate(
+        network,
+        network.init(source_key("initialisation", seed)),
+        images.pixels[public],
+        images.labels[public].astype(np.int32),
+        clip_examples=settings.clip_examples,
+        num_eigenvalues=settings.num_eigenvalues,
+        num_probes=settings.num_probes,
+        curvature_seed=seed,
+    )
+    return {
+        "clip_norm": known.clip_norm,
+        "lambda_max": known.spectrum.largest,
+        "eigenvalues": known.spectrum.eigenvalues.tolist(),
+        "multiplicities": known.spectrum.multiplicities.tolist(),
+    }
+
+
+def training_run(
+    shared: tuple[StudySettings, ImageSet],
+    seed: int,
+    condition: str,
+    noising_matrix: np.ndarray,
+    calibration: dict,
+) -> dict:
+    """One run: outcomes at the checkpoints, clipping and losses at every step."""
+    settings, images = shared
+    momentum, schedule = CONDITIONS[condition]
+    largest, clip_norm = calibration["lambda_max"], calibration["clip_norm"]
+    peak = settings.learning_rate or settings.rate_scale / largest
+    if peak * largest >= 2 * (1 + momentum):
+        raise refuse(
+            "learning_rate",
+            f"eta lambda_max = {peak * largest:.3g} (seed {seed}, {condition})",
+            f"heavy ball is unstable from {2 * (1 + momentum):.3g} on: lower it",
+        )
+    network = Network.for_device(settings.channels)
+    parameters = network.init(source_key("initialisation", seed))
+    split = settings.split(images)
+    stddev = settings.noise_multiplier * clip_norm / settings.batch_size
+
+    def visit(parameters):
+        measured = {}
+        for part in ("validation", "test"):
+            pixels, labels = images.pixels[split[part]], images.labels[split[part]]
+            accuracy, loss = evaluate(network, parameters, pixels, labels.astype(np.int32))
+            measured |= {f"{part}_accuracy": float(accuracy), f"{part}_loss": float(loss)}
+        return measured
+
+    run = train(
+        network,
+        parameters,
+        images,
+        shard_examples(
+            split["train"], steps=settings.steps, batch_size=settings.batch_size, order_seed=seed
+        ),
+        correlated_noise(noising_matrix, len(parameters), stddev=stddev, noise_seed=seed),
+        learning_rates=schedules.FAMILIES[schedule](settings.steps, peak),
+        momentum=momentum,
+        clip_norm=clip_norm,
+        checkpoints=settings.checkpoints,
+        visit=visit,
+    )
+    return {
+        "clip_norm": clip_norm,
+        "lambda_max": largest,
+        "learning_rate": peak,
+        "checkpoints": [
+            {"step": step, **measured}
+            for step, measured in zip(settings.checkpoints, run.visited, strict=True)
+        ],
+        "clipped": run.clipped.tolist(),
+        "losses": run.losses.tolist(),
+    }
+
+
+def load_records(out: str | Path) -> pd.DataFrame:
+    """One row a run: condition, mechanism, seed, outcomes at the last checkpoint, clipping."""
+    rows = []
+    for path in sorted(Path(out).glob("*.*.*.json")):
+        record = read_record(path)
+        last = record["checkpoints"][-1]
+        row = {key: record[key] for key in ("condition", "mechanism", "seed")}
+        row |= {key: last[key] for key in OUTCOMES} | {"clipped": np.mean(record["clipped"])}
+        rows.append(row | {key: record[key] for key in ("lambda_max", "clip_norm", "seconds")})
+    return pd.DataFrame(rows)
+
+
+def best_and_worst(records: pd.DataFrame, outcome: str = "test_accuracy") -> pd.DataFrame:
+    """Table 4: best, worst, their spread and combined standard error for each condition.
+
+    The standard errors are over seeds; the combined one is the root of the sum of their squares.
+    The arm without noise takes no part.
+    """
+    rows = {}
+    larger = outcome.endswith("accuracy")
+    private = records[records.mechanism != NO_NOISE]
+    for condition, group in private.groupby("condition", sort=False):
+        means = group.groupby("mechanism")[outcome].agg(["mean", "sem"])
+        means = means.sort_values("mean", ascending=not larger)
+        best, worst = means.iloc[0], means.iloc[-1]
+        rows[condition] = {
+            "best": means.index[0],
+            "best_mean": best["mean"],
+            "worst": means.index[-1],
+            "worst_mean": worst["mean"],
+            "spread": abs(best["mean"] - worst["mean"]),
+            "combined_se": np.hypot(best["sem"], worst["sem"]),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def paired_tests(records: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
+    """Paired t tests over seeds of all pairs in each condition, p adjusted by Holm over the table.
+
+    `difference` is the first mechanism's mean minus the second's.
+    """
+    rows = []
+    for condition, group in records.groupby("condition", sort=False):
+        wide = group.pivot(index="seed", columns="mechanism", values=outcome)
+        for i, first in enumerate(wide.columns):
+            for second in wide.columns[i + 1 :]:
+                gap = wide[first] - wide[second]
+                test = stats.ttest_1samp(gap, 0.0)
+                rows.append((condition, first, second, gap.mean(), gap.sem(), *test))
+    names = ["condition", "first", "second", "difference", "standard_error", "t", "p"]
+    table = pd.DataFrame(rows, columns=names).sort_values("p", ignore_index=True)
+    remaining = len(table) - np.arange(len(table))
+    table["p_holm"] = np.minimum(np.maximum.accumulate(table["p"] * remaining), 1.0)
+    return table
