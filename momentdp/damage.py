@@ -169,6 +169,19 @@ def quadratic_factor(
     return (np.sqrt(weights)[:, None] * g).T
 
 
+def trajectory_gram(optimizer, spectrum, learning_rates) -> Float[np.ndarray, "steps steps"]:
+    """Q with mean_t D_dyn(t) = (sigma^2 / 2) tr(K Q) (paper A.3, uniform weights)."""
+    spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
+    system = optimizer.system(rates)
+    total = np.zeros((len(rates), len(rates)))
+    zero, unit = np.zeros(1), np.eye(len(rates))
+    for eigenvalue, weight in zip(spectrum.eigenvalues, loss_weights(spectrum), strict=True):
+        with jax.enable_x64(True):
+            mode = np.asarray(core.response(system, np.array([eigenvalue]), unit, zero, zero))
+        total += weight / len(rates) * mode[..., 0].T @ mode[..., 0]
+    return total
+
+
 def expected_loss(
     m,
     optimizer,

@@ -77,13 +77,13 @@ def toeplitz_max(steps: int, bands: int) -> Mechanism:
 
 def bandinv_mean(steps: int, bands: int) -> Mechanism:
     """Toeplitz with ``bands`` coefficients in C^-1, optimised for MeanSE."""
-    solution = optimize_inverse_banded(steps, min(bands, steps), objective="mean")
+    solution = optimize_inverse_banded(steps, coefs=min(bands, steps), objective="mean")
     return from_solution(solution, "bandinv_mean")
 
 
 def bandinv_max(steps: int, bands: int) -> Mechanism:
     """The same for MaxSE (= last)."""
-    solution = optimize_inverse_banded(steps, min(bands, steps), objective="max")
+    solution = optimize_inverse_banded(steps, coefs=min(bands, steps), objective="max")
     return from_solution(solution, "bandinv_max")
 
 
@@ -182,4 +182,4 @@ def noisecurve_floor(steps: int, bands: int, learning_rates, spectrum) -> Mechan
 def noisecurve_adam(steps: int, bands: int, learning_rates, spectrum) -> Mechanism:
     """The paper's procedure to the letter (B.2), at its best feasible iterate."""
     factor = _noisecurve_factor(learning_rates, spectrum)
-    return from_solution(solve_adam(factor=factor, bands=min(bands, steps)), "noisecurve_adam")
+    return from_solution(solve_adam(factor=factor, bands=min(bands, steps))[0], "noisecurve_adam")
