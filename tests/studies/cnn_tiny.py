@@ -28,7 +28,7 @@ MECHANISMS = {
 
 
 def run_tiny(out, **changes):
-    arguments = {"seeds": (0, 1), "conditions": ("momentum_cosine",), **changes}
+    arguments = {"seeds": (0,), "conditions": ("momentum_cosine",), **changes}
     return run_study(SETTINGS, digits_images(), MECHANISMS, out, **arguments)
 
 

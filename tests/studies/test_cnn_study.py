@@ -1,0 +1,153 @@
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+sys.path.insert(0, str(Path(__file__).parent))
+import cnn_tiny  # noqa: E402
+
+from momentdp.studies import cnn_study, records  # noqa: E402
+from momentdp.studies.images import digits_images  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An uninterrupted study: one condition, two mechanisms and no noise, one seed."""
+    out = tmp_path_factory.mktemp("study")
+    return out, cnn_tiny.run_tiny(out)
+
+
+def _results(out):
+    """All results without the clock's."""
+    found = {p.name: json.loads(p.read_text()) for p in sorted(Path(out).glob("*.json"))}
+    return {
+        name: {k: v for k, v in record["result"].items() if k != "seconds"}
+        for name, record in found.items()
+    }
+
+
+def test_records_hold_what_the_study_needs(finished):
+    out, table = finished
+    assert len(table) == 3
+    record = json.loads((out / "momentum_cosine.iid.0.json").read_text())
+    assert [c["step"] for c in record["result"]["checkpoints"]] == [2, 4]
+    assert set(cnn_study.OUTCOMES) < set(record["result"]["checkpoints"][0])
+    assert record["identity"]["data_sha256"] == digits_images().sha256
+    assert {"jax", "python", "jax-privacy"} <= set(record["versions"])
+    result = record["result"]
+    assert result["learning_rate"] * result["lambda_max"] == pytest.approx(0.3)
+    losses = {name: r["losses"] for name, r in _results(out).items() if "losses" in r}
+    first_steps = {loss[0] for loss in losses.values()}
+    assert len(first_steps) == 1  # one start and order for all mechanisms
+    assert len({loss[-1] for loss in losses.values()}) == 3
+
+
+def test_killed_study_resumes_to_the_same_records(finished, tmp_path):
+    script = [sys.executable, cnn_tiny.__file__, str(tmp_path)]
+    child = subprocess.Popen(script, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not list(tmp_path.glob("momentum*.json")):
+        assert child.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    survivors = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*.json")}
+    (tmp_path / "momentum_cosine.anti.0.tmp").write_text('{"half a rec')
+    cnn_tiny.run_tiny(tmp_path)
+    assert _results(tmp_path) == _results(finished[0])
+    assert all(p.stat().st_mtime_ns == when for p, when in survivors.items())
+
+
+def test_scheduler_gives_the_same_records(finished, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    local = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with distributed.LocalCluster(**local, dashboard_address=None) as cluster:
+        cnn_tiny.run_tiny(tmp_path, scheduler=cluster.scheduler_address)
+    assert _results(tmp_path) == _results(finished[0])
+
+
+def test_damaged_and_foreign_records_are_refused_by_name(finished, tmp_path, monkeypatch):
+    name = "momentum_cosine.iid.0.json"
+    for file in finished[0].glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    text = (tmp_path / name).read_text()
+    for damage in (text[: len(text) // 2], text.replace('"seed": 0', '"seed": 1'), "[]", ""):
+        (tmp_path / name).write_text(damage)
+        with pytest.raises(ValueError, match=f"{name}: the record is damaged; delete it"):
+            cnn_tiny.run_tiny(tmp_path)
+    (tmp_path / name).write_text(text)
+    other = cnn_study.StudySettings(**{**vars(cnn_tiny.SETTINGS), "noise_multiplier": 2.0})
+    monkeypatch.setattr(cnn_tiny, "SETTINGS", other)
+    with pytest.raises(ValueError, match="other settings .noise_multiplier 1.08.* and 2.0 now"):
+        cnn_tiny.run_tiny(tmp_path)
+
+
+def test_full_disk_leaves_no_record(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        records.write_record(tmp_path / "a.b.0.json", {"seed": 0}, {"x": 1})
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_settings_are_refused_before_anything_runs(tmp_path):
+    def study(**changes):
+        settings = cnn_study.StudySettings(**{**vars(cnn_tiny.SETTINGS), **changes})
+        cnn_study.run_study(settings, digits_images(), cnn_tiny.MECHANISMS, tmp_path, seeds=(0,))
+
+    with pytest.raises(ValueError, match="count: got 1797 examples"):
+        study(batch_size=1000)
+    with pytest.raises(ValueError, match="mechanisms: got 'iid' of"):
+        study(steps=5)
+    with pytest.raises(ValueError, match="conditions: got sgd"):
+        cnn_tiny.run_tiny(tmp_path, conditions=("sgd",))
+    assert not list(tmp_path.iterdir())
+    start = {"lambda_max": 100.0, "clip_norm": 1.0}
+    shared = (cnn_study.StudySettings(learning_rate=0.02), digits_images())
+    with pytest.raises(ValueError, match="eta lambda_max = 2 .seed 0, sgd_constant.*unstable"):
+        cnn_study.training_run(shared, 0, "sgd_constant", np.eye(4), start)
+
+
+def _made_up():
+    rng = np.random.default_rng(0)
+    rows = [
+        {"condition": c, "mechanism": m, "seed": s, "test_accuracy": a + 0.01 * rng.normal(),
+         "test_loss": 2 - a + 0.01 * rng.normal()}
+        for c in ("one", "two") for m, a in (("x", 0.2), ("y", 0.22), ("no_noise", 0.9))
+        for s in range(5)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def test_table_and_paired_tests_against_scipy():
+    frame = _made_up()
+    table = cnn_study.best_and_worst(frame)
+    one = frame[frame.condition == "one"].pivot(
+        index="seed", columns="mechanism", values="test_accuracy"
+    )
+    assert table.loc["one", "best"] == "y" and table.loc["one", "worst"] == "x"
+    assert table.loc["one", "spread"] == pytest.approx(one.y.mean() - one.x.mean())
+    errors = [one[m].std(ddof=1) / np.sqrt(5) for m in "xy"]
+    assert table.loc["one", "combined_se"] == pytest.approx(np.sqrt(sum(np.square(errors))))
+    assert cnn_study.best_and_worst(frame, "test_loss").loc["two", "best"] == "y"
+
+    tests = cnn_study.paired_tests(frame, "test_accuracy")
+    row = tests[(tests.condition == "one") & (tests["first"] == "x") & (tests["second"] == "y")]
+    expected = stats.ttest_rel(one.x, one.y)
+    assert row.t.item() == pytest.approx(expected.statistic)
+    assert row.p.item() == pytest.approx(expected.pvalue)
+    assert len(tests) == 6
+    # Holm by its definition: the k-th smallest of m times (m - k), made monotone.
+    holm = np.minimum(np.maximum.accumulate(np.sort(tests.p) * np.arange(6, 0, -1)), 1)
+    np.testing.assert_allclose(np.sort(tests.p_holm), holm)
