@@ -17,6 +17,7 @@ from momentdp.evaluation.scores import STABLE_EL
 from momentdp.mechanisms.catalogue import PAPER, catalogue
 
 MOMENTA = (0.0, 0.5, 0.8, 0.9, 0.95)
+SLICE_MOMENTA = (0.0, 0.5, 0.9, 0.95)
 ARMS = {
     "a": "eta fixed, momentum changed",
     "b": "eta / (1 - mu) fixed, momentum changed",
@@ -45,19 +46,27 @@ def native_pool(el: float, kappa: float, steps: int = 128, bands: int = 16, pool
 
 
 def damages(
-    mechanisms: dict, arm: str, el: float, kappa: float, momenta=MOMENTA, evaluate=damage
+    mechanisms: dict,
+    arm: str,
+    el: float,
+    kappa: float,
+    momenta=MOMENTA,
+    *,
+    schedule: str = "constant",
+    evaluate=damage,
 ) -> pd.DataFrame:
     """Damage (unit noise multiplier) of each mechanism (columns) at each momentum (rows).
 
-    ``evaluate``: ``damage`` sends the adjoint back from the final error; ``forward_damage`` sends
-    the noise forward, which makes an oracle that shares no step with it.
+    ``schedule`` is a key of ``schedules.FAMILIES``, ``el`` its peak. ``evaluate``: ``damage`` sends
+    the adjoint back from the final error; ``forward_damage`` sends the noise forward, which makes
+    an oracle that shares no step with it.
     """
     spectrum = spectra.log_spaced(16, kappa)
     steps = next(iter(mechanisms.values())).steps
     rows = {}
     for nominal in momenta:
         mu, step_size = condition(arm, nominal, el)
-        rates = schedules.constant(steps, step_size / spectrum.largest)
+        rates = schedules.FAMILIES[schedule](steps, step_size / spectrum.largest)
         rows[nominal] = {
             name: evaluate(m, Momentum(mu), spectrum, rates) for name, m in mechanisms.items()
         }
@@ -95,17 +104,61 @@ def intervention(
     return table
 
 
-def crossing(mechanisms: dict, first: str, second: str, arm: str, el: float, kappa: float) -> float:
-    """The momentum at which two mechanisms exchange places, or NaN if they do not below 0.99."""
+def crossings(
+    mechanisms: dict, first: str, second: str, arm: str, el: float, kappa: float
+) -> list[float]:
+    """The momenta below 0.98 at which two mechanisms exchange places, each to 1e-6.
+
+    Changes of sign are bracketed on a grid of step 0.02, so two of them within one cell are missed.
+    """
     pair = {name: mechanisms[name] for name in (first, second)}
 
     def log_ratio(momentum):
         row = damages(pair, arm, el, kappa, momenta=(momentum,)).iloc[0]
         return float(np.log(row[first] / row[second]))
 
-    if log_ratio(0.0) * log_ratio(0.99) > 0:
-        return float("nan")
-    return float(brentq(log_ratio, 0.0, 0.99, xtol=1e-6))
+    grid = np.linspace(0.0, 0.98, 50)
+    above = np.array([log_ratio(momentum) for momentum in grid]) > 0
+    return [
+        float(brentq(log_ratio, grid[i], grid[i + 1], xtol=1e-6))
+        for i in np.flatnonzero(above[1:] != above[:-1])
+    ]
+
+
+def step_and_state(
+    mechanisms: dict, el: float, kappa: float, first: str = "noisecurve", second: str = "dense"
+) -> pd.DataFrame:
+    """Arm (a)'s ratio of damages as a product: what each cause does alone, and what is left.
+
+    Columns: the ratio without momentum; the factors by which arm (c), a larger step alone, and
+    arm (b), momentum at an unchanged effective step, multiply it; the factor that only both
+    together bring; their product, the ratio of arm (a).
+    """
+    tables = {arm: damages(mechanisms, arm, el, kappa) for arm in ARMS}
+    ratio = {arm: table[first] / table[second] for arm, table in tables.items()}
+    start = ratio["a"].loc[0.0]
+    step, state = ratio["c"] / start, ratio["b"] / start
+    return pd.DataFrame(
+        {
+            "without momentum": start,
+            "step size alone": step,
+            "state alone": state,
+            "only together": ratio["a"] / (start * step * state),
+            "arm (a)": ratio["a"],
+        }
+    )
+
+
+def winners(mechanisms: dict, arm: str, el: float) -> pd.DataFrame:
+    """The best mechanism of each of the nine slices of 3.1 (rows) at its four momenta."""
+    rows = {
+        (kappa, schedule): damages(
+            mechanisms, arm, el, kappa, SLICE_MOMENTA, schedule=schedule
+        ).idxmin(axis=1)
+        for kappa in (10.0, 100.0, 1000.0)
+        for schedule in ("constant", "cosine", "warmup_cosine")
+    }
+    return pd.DataFrame(rows).T.rename_axis(["kappa", "schedule"])
 
 
 def ledger_rows(el: float = 0.4, kappa: float = 10.0) -> dict[str, object]:
