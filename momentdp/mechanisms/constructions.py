@@ -76,15 +76,20 @@ def toeplitz_max(steps: int, bands: int) -> Mechanism:
 
 
 def bandinv_mean(steps: int, bands: int) -> Mechanism:
-    """Toeplitz with ``bands`` coefficients in C^-1, optimised for MeanSE."""
-    solution = optimize_inverse_banded(steps, coefs=min(bands, steps), objective="mean")
-    return from_solution(solution, "bandinv_mean")
+    """Toeplitz with ``bands`` coefficients in C^-1, those of C nonincreasing, for MeanSE."""
+    return _bandinv(steps, bands, "mean")
 
 
 def bandinv_max(steps: int, bands: int) -> Mechanism:
     """The same for MaxSE (= last)."""
-    solution = optimize_inverse_banded(steps, coefs=min(bands, steps), objective="max")
-    return from_solution(solution, "bandinv_max")
+    return _bandinv(steps, bands, "max")
+
+
+def _bandinv(steps, bands, objective) -> Mechanism:
+    solution = optimize_inverse_banded(
+        steps, coefs=min(bands, steps), objective=objective, monotone=True
+    )
+    return from_solution(solution, "bandinv")
 
 
 def _root_series(steps: int, sign: float) -> np.ndarray:

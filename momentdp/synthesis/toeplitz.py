@@ -24,14 +24,26 @@ def optimize_toeplitz(
 
 
 def optimize_inverse_banded(
-    steps=None, *, coefs=16, objective="mean", factor=None, Q=None, regularisation=0.0
+    steps=None,
+    *,
+    coefs=16,
+    objective="mean",
+    factor=None,
+    Q=None,
+    regularisation=0.0,
+    monotone=False,
 ) -> P1Solution:
     """The same with ``coefs`` coefficients of C^-1 (what jax-privacy 2.2 calls
-    banded-inverse Toeplitz): noise generation keeps ``coefs`` vectors in memory."""
-    return _optimize("inverse_banded", steps, coefs, objective, factor, Q, regularisation)
+    banded-inverse Toeplitz): noise generation keeps ``coefs`` vectors in memory.
+
+    ``monotone`` keeps the coefficients of C nonnegative and nonincreasing, where the sensitivity
+    under repeated participation is known exactly (arXiv 2405.13763, theorem 2); it costs 0.2% of
+    the root error at T = 128.
+    """
+    return _optimize("inverse_banded", steps, coefs, objective, factor, Q, regularisation, monotone)
 
 
-def _optimize(structure, steps, coefs, objective, factor, Q, regularisation):
+def _optimize(structure, steps, coefs, objective, factor, Q, regularisation, monotone=False):
     coefs = count("coefs", coefs)
     if factor is None and Q is None:
         if objective not in PREFIX_OBJECTIVES:
@@ -62,6 +74,16 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation):
             gradient = 2 * value * _pull_back(x, x, coefs) + norm * slope[:coefs]
         return np.log(norm * value), gradient[1:] / (norm * value)
 
+    def drops(free):
+        x = _inverse(np.concatenate([[1.0], free]), steps)
+        return np.append(-np.diff(x), x[-1])
+
+    def drops_slope(free):
+        x = _inverse(np.concatenate([[1.0], free]), steps)
+        square = np.convolve(x, x)[:steps]
+        slopes = -np.stack([np.pad(square, (k, 0))[:steps] for k in range(1, coefs)], axis=1)
+        return np.vstack([-np.diff(slopes, axis=0), slopes[-1:]])
+
     # The square root of the prefix workload and its inverse are where both classes start.
     sign = 0.5 if structure == "toeplitz" else -0.5
     j = np.arange(1, coefs)
@@ -73,7 +95,7 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation):
         if not np.isfinite(value) or not np.all(np.isfinite(gradient)):
             return 1e10, np.zeros_like(free)
         best["count"] += 1
-        if value < best["value"]:
+        if value < best["value"] and not (monotone and drops(free).min() < -1e-12):
             best.update(value=value, free=free)
         return value, gradient
 
@@ -81,9 +103,13 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation):
     tracked(start)
     try:
         if coefs > 1:
-            answer = scipy.optimize.minimize(
-                tracked, start, jac=True, method="BFGS", options={"gtol": 1e-9, "maxiter": 3000}
-            )
+            options = {"gtol": 1e-9, "maxiter": 3000}
+            settings = {"method": "BFGS", "options": options}
+            if monotone:
+                falling = {"type": "ineq", "fun": drops, "jac": drops_slope}
+                options = {"ftol": 1e-14, "maxiter": 500}
+                settings = {"method": "SLSQP", "options": options, "constraints": [falling]}
+            answer = scipy.optimize.minimize(tracked, start, jac=True, **settings)
             converged = float(np.abs(loss(best["free"])[1]).max()) < 1e-6 or bool(answer.success)
     except KeyboardInterrupt:
         pass
