@@ -13,7 +13,7 @@ import numpy as np
 
 from momentdp.mechanisms import store
 from momentdp.mechanisms.catalogue import MEMBERS, catalogue
-from momentdp.studies import crossovers, logistic
+from momentdp.studies import crossovers, logistic, logistic_task
 
 STATIC = tuple(name for name, (needs, is_stored) in MEMBERS.items() if is_stored and not needs)
 HORIZONS = (8, 32, 100, 128)
@@ -31,7 +31,7 @@ def recipes():
                 f"{name}, el={el}, kappa={kappa:g}",
                 lambda n=name, e=el, k=kappa: crossovers.native_pool(e, k, pool=[n]),
             )
-    task = logistic.make_task()
+    task = logistic_task.make_task()
     for name in crossovers.NOISECURVES:
         yield (
             f"{name}, logistic task",
