@@ -44,9 +44,11 @@ lock: $(INSTALLED) ## resolve pyproject.toml into requirements.lock again
 clean: ## remove the built book, not the environment
 	rm -rf _build
 
-# The stamp is touched only after a build without warnings and a site check without problems; all
+# The chapters must hold the outputs of the code that they show; whether `momentdp` still gives these
+# outputs is what `make test` proves. The stamp is touched only after a build without warnings and a site check without problems; all
 # pages are read each time, since an incremental build forgets the warnings of unchanged pages.
 $(BUILT): $(INSTALLED) $(BOOK_SOURCES)
+	$(BIN)/python book/tools/execute.py --check $(wildcard notebooks/*.ipynb)
 	rm -rf _build
 	$(BIN)/jupyter-book build . --all -W -n --keep-going
 	$(BIN)/python book/tools/check_site.py _build/html

@@ -4,6 +4,7 @@
 see its first import to check the shapes in its signatures.
 """
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -26,3 +27,17 @@ if "MOMENTDP_CACHE" not in os.environ:
 def root() -> Path:
     """The folder of the checkout."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def load_tool(root):
+    """The script book/tools/<name>.py as a module: name -> module."""
+
+    def load(name: str):
+        path = root / "book" / "tools" / f"{name}.py"
+        specification = importlib.util.spec_from_file_location(name, path)
+        module = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(module)
+        return module
+
+    return load

@@ -2,8 +2,13 @@
 
 The stored file depends on the code alone: no timings, no version of the interpreter, streams merged.
 A file is written only when its content changes, and only when each of its cells ran.
+
+With `--check` nothing runs: each notebook must hold the outputs of just the code that it shows. The
+book is built after this check, so an edited, crashing or never executed cell cannot be published
+with the outputs of another one.
 """
 
+import hashlib
 import os
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -18,8 +23,34 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
+FINGERPRINT = "outputs_of"  # metadata of a notebook: a hash of the code that gave its outputs
 # What Jupyter and papermill leave in cells; none of it belongs to the text of a chapter.
 PASSING_METADATA = ("collapsed", "execution", "jupyter", "papermill", "scrolled", "trusted")
+
+
+def code_cells(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def fingerprint(notebook) -> str:
+    """A hash of all code of a notebook, cell by cell."""
+    sources = "\0".join(cell.source for cell in code_cells(notebook))
+    return hashlib.sha256(sources.encode()).hexdigest()[:16]
+
+
+def output_problems(notebook) -> list[str]:
+    """Why the stored outputs cannot be those of the code beside them; an empty list if they can."""
+    found = []
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    if counts != list(range(1, len(counts) + 1)):
+        found.append(f"execution counts are not 1..n: {counts}")
+    if notebook.metadata.get(FINGERPRINT) != fingerprint(notebook):
+        found.append("the code changed after its outputs were stored: run `make execute`")
+    for number, cell in enumerate(code_cells(notebook), start=1):
+        for output in cell.outputs:
+            if output.output_type == "error" or output.get("name") == "stderr":
+                found.append(f"cell {number} stored an error or stderr")
+    return found
 
 
 def refreshed(path: Path) -> str:
@@ -38,11 +69,9 @@ def refreshed(path: Path) -> str:
         resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
-    for number, cell in enumerate(notebook.cells, start=1):
-        for output in cell.get("outputs", []):
-            if output.get("name") == "stderr":
-                raise ValueError(f"cell {number} wrote to stderr:\n{output.text}")
-    notebook.metadata = nbformat.from_dict(METADATA)
+    notebook.metadata = nbformat.from_dict(METADATA | {FINGERPRINT: fingerprint(notebook)})
+    if found := output_problems(notebook):
+        raise ValueError("\n".join(found))
     return nbformat.writes(notebook).rstrip("\n") + "\n"
 
 
@@ -60,11 +89,18 @@ def execute(path: Path) -> tuple[str, bool]:
     return f"{path}: updated", True
 
 
+def check(path: Path) -> tuple[str, bool]:
+    """Check one notebook without running it; what was found, and whether it is sound."""
+    found = output_problems(nbformat.read(path, as_version=4))
+    return "\n".join(f"{path}: {problem}" for problem in found) or f"{path}: sound", not found
+
+
 def main(arguments: list[str]) -> int:
-    paths = [Path(argument) for argument in arguments]
+    paths = [Path(argument) for argument in arguments if argument != "--check"]
+    work = check if "--check" in arguments else execute
     with ProcessPoolExecutor(max_workers=2) as pool:
         went_well = True
-        for message, success in pool.map(execute, paths):
+        for message, success in pool.map(work, paths):
             print(message, flush=True)
             went_well = went_well and success
     return 0 if went_well else 1

@@ -1,6 +1,5 @@
 """The strict build, the site check and the execution of notebooks, each with planted faults."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -9,16 +8,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-
-
-def load_tool(root, name):
-    specification = importlib.util.spec_from_file_location(
-        name, root / "book" / "tools" / f"{name}.py"
-    )
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
 
 PAGE = "<html><head>{head}</head><body><h1 id='top'>T</h1>{body}</body></html>"
 
@@ -44,8 +33,8 @@ PAGE = "<html><head>{head}</head><body><h1 id='top'>T</h1>{body}</body></html>"
         ("", "<img src='p.png'>", "without alternative text"),
     ],
 )
-def test_site_check(root, tmp_path, head, body, problem):
-    check_site = load_tool(root, "check_site")
+def test_site_check(load_tool, tmp_path, head, body, problem):
+    check_site = load_tool("check_site")
     (tmp_path / "index.html").write_text(PAGE.format(head=head, body=body))
     (tmp_path / "other.html").write_text(PAGE.format(head="", body="<p id='here'></p>"))
     (tmp_path / "p.png").write_bytes(b"x")
@@ -55,8 +44,8 @@ def test_site_check(root, tmp_path, head, body, problem):
     assert check_site.main([str(tmp_path)]) == (problem is not None)
 
 
-def test_site_check_style_sheets_size_and_emptiness(root, tmp_path, monkeypatch):
-    check_site = load_tool(root, "check_site")
+def test_site_check_style_sheets_size_and_emptiness(load_tool, tmp_path, monkeypatch):
+    check_site = load_tool("check_site")
     assert check_site.problems_of(tmp_path) == [f"{tmp_path}: no index.html"]
     (tmp_path / "index.html").write_text(PAGE.format(head="", body=""))
     (tmp_path / "a.css").write_text("@font-face { src: url('https://example.org/f.woff2') }")
@@ -74,7 +63,9 @@ def build(folder):
 
 
 @pytest.mark.slow
-def test_strict_build_ignores_stray_pages_and_fails_each_time_on_a_warning(root, tmp_path):
+def test_strict_build_ignores_stray_pages_and_fails_each_time_on_a_warning(
+    root, load_tool, tmp_path
+):
     shutil.copy(root / "_config.yml", tmp_path)
     shutil.copytree(root / "book" / "_ext", tmp_path / "book" / "_ext")
     (tmp_path / "book" / "references.bib").write_text("")
@@ -92,7 +83,7 @@ def test_strict_build_ignores_stray_pages_and_fails_each_time_on_a_warning(root,
         (tmp_path / stray / "README.md").write_text("# Stray\n\n[dead](nowhere.md)\n")
     code, log = build(tmp_path)
     assert code == 0, log
-    assert load_tool(root, "check_site").problems_of(tmp_path / "_build" / "html") == []
+    assert load_tool("check_site").problems_of(tmp_path / "_build" / "html") == []
     page = (tmp_path / "_build" / "html" / "book" / "intro.html").read_text()
     assert "_static/mathjax/tex-svg.js" in page
     assert "THEBE_JS_URL" not in page
@@ -128,6 +119,12 @@ def test_execution_is_byte_stable_and_a_failing_cell_leaves_the_file(root, tmp_p
     first = good.read_bytes()
     assert b"image/png" in first
     time = good.stat().st_mtime_ns
+    assert run("--check", good) == (0, f"{good}: sound\n")
     assert run(good) == (0, f"{good}: unchanged\n")
     assert good.read_bytes() == first
     assert good.stat().st_mtime_ns == time
+    good.write_text(good.read_text().replace("[0, 1])", "[0, 1 / 0])"))
+    code, printed = run("--check", good)
+    assert code == 1
+    assert "the code changed after its outputs were stored" in printed
+    assert "execution counts are not 1..n" in run("--check", bad)[1]
