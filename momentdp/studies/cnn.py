@@ -1,4 +1,4 @@
-"""Private training of the CNN of Appendix G: calibration, one run, and a short live run.
+"""Private training of the CNN of Appendix G: calibration on public examples, and one run.
 
 Units: the loss is a mean in nats; the privatized gradient is the sum of clipped per-example
 gradients over the batch size, plus noise of standard deviation
@@ -17,10 +17,10 @@ import optax
 from jax_privacy.clipping import clipped_grad
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt8
 
-from momentdp._checks import finite_array, refuse
+from momentdp._checks import refuse
 from momentdp.dynamics.spectra import Spectrum, from_hvp
-from momentdp.studies.images import ImageSet, digits_images, shard_examples, split_examples
-from momentdp.studies.network import Network
+from momentdp.studies.images import ImageSet
+from momentdp.studies.network import AnyArray, Network
 
 EVALUATION_BATCH = 500
 SOURCES = ("initialisation", "noise", "curvature")
@@ -35,8 +35,8 @@ def source_key(source: str, seed: int) -> PRNGKeyArray:
 def clipped_gradient(
     network: Network,
     parameters: Float[Array, " parameters"],
-    pixels: UInt8[Array, "n h w 3"],
-    labels: Int[Array, " n"],
+    pixels: UInt8[AnyArray, "n h w 3"],
+    labels: Int[AnyArray, " n"],
     clip_norm: Float[Array, ""] | float,
 ) -> tuple[Float[Array, " parameters"], Float[Array, " n"], Float[Array, " n"]]:
     """(mean of the clipped gradients, losses, gradient norms before clipping)."""
@@ -57,8 +57,8 @@ def clipped_gradient(
 def evaluate(
     network: Network,
     parameters: Float[Array, " parameters"],
-    pixels: UInt8[Array, "n h w 3"],
-    labels: Int[Array, " n"],
+    pixels: UInt8[AnyArray, "n h w 3"],
+    labels: Int[AnyArray, " n"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(accuracy, mean loss)."""
     scores = jax.lax.map(
@@ -180,94 +180,3 @@ def train(
         if step + 1 in checkpoints:
             visited.append(visit(parameters))
     return Run(np.array(losses), np.array(clipped), parameters, visited)
-
-
-@dataclass(frozen=True)
-class LiveRun:
-    """A short run and what it started from; `test_accuracy` and `test_loss` are after it."""
-
-    source: str
-    clip_norm: float
-    largest_eigenvalue: float
-    learning_rate: float
-    losses: Float[np.ndarray, " steps"]
-    clipped: Float[np.ndarray, " steps"]
-    test_accuracy: float
-    test_loss: float
-
-
-def live_run(
-    noising_matrix,
-    *,
-    images: ImageSet | None = None,
-    momentum: float = 0.9,
-    noise_multiplier: float,
-    rate_scale: float = 0.3,
-    batch_size: int = 40,
-    data_seed: int = 0,
-    init_seed: int = 0,
-    order_seed: int = 0,
-    noise_seed: int = 0,
-) -> LiveRun:
-    """A few private steps of the full network, seconds on one core: for the book's chapter.
-
-    Args:
-        noising_matrix: (steps, steps) C^-1; all zeros trains without noise.
-        images: scikit-learn's digits when left out.
-        noise_multiplier: noise per unit of clip norm, at sensitivity 1.
-        rate_scale: eta lambda_max; the rate is constant.
-    Raises:
-        ValueError: a matrix that is not square and finite, or too few images.
-    """
-    matrix = finite_array("noising_matrix", noising_matrix, 2)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise refuse("noising_matrix", f"shape {matrix.shape}", "pass a square matrix")
-    images = images or digits_images()
-    steps = len(matrix)
-    split = split_examples(
-        len(images.labels),
-        data_seed=data_seed,
-        train=steps * batch_size,
-        calibration=40,
-        validation=0,
-        test=200,
-    )
-    shards = shard_examples(
-        split["train"], steps=steps, batch_size=batch_size, order_seed=order_seed
-    )
-    network = Network.for_device()
-    parameters = network.init(source_key("initialisation", init_seed))
-    public, held_out = split["calibration"], split["test"]
-    labels = images.labels.astype(np.int32)
-    known = calibrate(
-        network,
-        parameters,
-        images.pixels[public],
-        labels[public],
-        num_eigenvalues=8,
-        num_probes=2,
-    )
-    rate = rate_scale / known.spectrum.largest
-    stddev = noise_multiplier * known.clip_norm / batch_size
-    noise = correlated_noise(matrix, len(parameters), stddev=stddev, noise_seed=noise_seed)
-    run = train(
-        network,
-        parameters,
-        images,
-        shards,
-        noise,
-        learning_rates=np.full(steps, rate),
-        momentum=momentum,
-        clip_norm=known.clip_norm,
-    )
-    accuracy, loss = evaluate(network, run.parameters, images.pixels[held_out], labels[held_out])
-    return LiveRun(
-        source=images.source,
-        clip_norm=known.clip_norm,
-        largest_eigenvalue=known.spectrum.largest,
-        learning_rate=rate,
-        losses=run.losses,
-        clipped=run.clipped,
-        test_accuracy=float(accuracy),
-        test_loss=float(loss),
-    )

@@ -14,6 +14,7 @@ CHANNELS = (32, 32, 64, 64, 128)
 CLASSES = 10
 POOLED = (1, 3)  # a 2 x 2 maximum follows these convolutions
 
+AnyArray = Array | np.ndarray
 Convolution = Callable[[Float[Array, "n h w c"], Float[Array, "3 3 c k"]], Float[Array, "n h w k"]]
 
 
@@ -83,11 +84,11 @@ class Network:
         return list(zip(weights, parts[1::2], strict=True))
 
     def logits(
-        self, parameters: Float[Array, " parameters"], pixels: UInt8[Array, "n h w 3"]
+        self, parameters: Float[Array, " parameters"], pixels: UInt8[AnyArray, "n h w 3"]
     ) -> Float[Array, "n classes"]:
         """Class scores of images with pixels from 0 to 255."""
         *convolutions, (weight, bias) = self.layers(parameters)
-        hidden = pixels.astype(jnp.float32) / 255.0
+        hidden = jnp.asarray(pixels).astype(jnp.float32) / 255.0
         for index, (kernel, offset) in enumerate(convolutions):
             hidden = jax.nn.relu(self.convolution(hidden, kernel) + offset)
             if index in POOLED:
@@ -99,8 +100,8 @@ class Network:
     def losses(
         self,
         parameters: Float[Array, " parameters"],
-        pixels: UInt8[Array, "n h w 3"],
-        labels: Int[Array, " n"],
+        pixels: UInt8[AnyArray, "n h w 3"],
+        labels: Int[AnyArray, " n"],
     ) -> Float[Array, " n"]:
         """Cross-entropy of each example, in nats."""
         return optax.softmax_cross_entropy_with_integer_labels(

@@ -7,16 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import cnn_tiny
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-sys.path.insert(0, str(Path(__file__).parent))
-import cnn_tiny  # noqa: E402
-
-from momentdp.studies import cnn_study, records  # noqa: E402
-from momentdp.studies.images import digits_images  # noqa: E402
+from momentdp.studies import cnn_study, cnn_tables, records
+from momentdp.studies.images import digits_images
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +38,7 @@ def test_records_hold_what_the_study_needs(finished):
     assert len(table) == 3
     record = json.loads((out / "momentum_cosine.iid.0.json").read_text())
     assert [c["step"] for c in record["result"]["checkpoints"]] == [2, 4]
-    assert set(cnn_study.OUTCOMES) < set(record["result"]["checkpoints"][0])
+    assert set(cnn_tables.OUTCOMES) < set(record["result"]["checkpoints"][0])
     assert record["identity"]["data_sha256"] == digits_images().sha256
     assert {"jax", "python", "jax-privacy"} <= set(record["versions"])
     result = record["result"]
@@ -132,7 +130,7 @@ def _made_up():
 
 def test_table_and_paired_tests_against_scipy():
     frame = _made_up()
-    table = cnn_study.best_and_worst(frame)
+    table = cnn_tables.best_and_worst(frame)
     one = frame[frame.condition == "one"].pivot(
         index="seed", columns="mechanism", values="test_accuracy"
     )
@@ -140,9 +138,9 @@ def test_table_and_paired_tests_against_scipy():
     assert table.loc["one", "spread"] == pytest.approx(one.y.mean() - one.x.mean())
     errors = [one[m].std(ddof=1) / np.sqrt(5) for m in "xy"]
     assert table.loc["one", "combined_se"] == pytest.approx(np.sqrt(sum(np.square(errors))))
-    assert cnn_study.best_and_worst(frame, "test_loss").loc["two", "best"] == "y"
+    assert cnn_tables.best_and_worst(frame, "test_loss").loc["two", "best"] == "y"
 
-    tests = cnn_study.paired_tests(frame, "test_accuracy")
+    tests = cnn_tables.paired_tests(frame, "test_accuracy")
     row = tests[(tests.condition == "one") & (tests["first"] == "x") & (tests["second"] == "y")]
     expected = stats.ttest_rel(one.x, one.y)
     assert row.t.item() == pytest.approx(expected.statistic)
@@ -151,3 +149,20 @@ def test_table_and_paired_tests_against_scipy():
     # Holm by its definition: the k-th smallest of m times (m - k), made monotone.
     holm = np.minimum(np.maximum.accumulate(np.sort(tests.p) * np.arange(6, 0, -1)), 1)
     np.testing.assert_allclose(np.sort(tests.p_holm), holm)
+
+
+def test_command_explains_itself_and_refuses_missing_data(tmp_path, capsys):
+    from argparse import ArgumentParser
+
+    from momentdp.studies.cnn_command import add_study_parser
+
+    parser = ArgumentParser()
+    add_study_parser(parser.add_subparsers())
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args(["cnn", "--help"])
+    assert stop.value.code == 0
+    assert "resumes" in capsys.readouterr().out
+    words = f"cnn --data {tmp_path / 'none'} --out {tmp_path} --steps 4 --mechanisms iid no_noise"
+    parsed = parser.parse_args(words.split())
+    with pytest.raises(ValueError, match="path: got .* does not exist"):
+        parsed.call(parsed)

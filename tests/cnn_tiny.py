@@ -4,7 +4,8 @@ import sys
 
 import numpy as np
 
-from momentdp.studies.cnn_study import NO_NOISE, StudySettings, run_study
+from momentdp.studies.cnn_study import StudySettings, run_study
+from momentdp.studies.cnn_tables import NO_NOISE
 from momentdp.studies.images import digits_images
 
 STEPS = 4

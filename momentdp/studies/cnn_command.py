@@ -1,0 +1,78 @@
+"""`momentdp study cnn`: the whole study from one command."""
+
+import numpy as np
+
+from momentdp.mechanisms.catalogue import catalogue
+from momentdp.privacy import noise_multiplier
+from momentdp.studies.cnn_study import CONDITIONS, StudySettings, run_study
+from momentdp.studies.cnn_tables import NO_NOISE, best_and_worst, paired_tests
+from momentdp.studies.images import digits_images, load_cifar10
+
+POOL = ("iid", "bandmf_mean", "toeplitz_mean", "dense", "lr_aware_sqrt")  # G.3
+DIGITS = {"calibration": 100, "validation": 200, "test": 400}  # there are 1,797 in all
+
+
+def add_study_parser(commands) -> None:
+    """Add the subcommand `cnn` (of `momentdp study`) to an argparse subparsers object."""
+    command = commands.add_parser(
+        "cnn",
+        help="Table 4: the CNN on CIFAR-10",
+        description="Train the CNN of Appendix G once for each condition, mechanism and seed. "
+        "Interrupted, it resumes: call it again with the same settings and folder.",
+    )
+    command.add_argument("--data", required=True, help="copy of CIFAR-10, or the word `digits`")
+    command.add_argument("--out", required=True, help="folder of the records")
+    command.add_argument("--seeds", type=int, default=5, help="paired seeds 0, 1, ... (5)")
+    command.add_argument("--conditions", nargs="+", default=list(CONDITIONS), metavar="CONDITION")
+    command.add_argument(
+        "--mechanisms",
+        nargs="+",
+        default=[*POOL, NO_NOISE],
+        metavar="NAME",
+        help="names of the catalogue, or no_noise (the paper's five, and no_noise)",
+    )
+    command.add_argument("--epsilon", type=float, default=4.0)
+    command.add_argument("--delta", type=float, default=1e-5)
+    for name in ("steps", "batch_size", "rate_scale", "learning_rate", "data_seed"):
+        default = getattr(StudySettings(), name)
+        kind = float if name == "learning_rate" else type(default)
+        command.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+    command.add_argument("--workers", type=int, default=1, help="local processes (1)")
+    command.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
+    command.set_defaults(call=_call)
+
+
+def _call(arguments) -> int:
+    mechanisms = {}
+    for name in arguments.mechanisms:
+        if name == NO_NOISE:
+            mechanisms[name] = np.zeros((arguments.steps, arguments.steps))
+        else:
+            member = catalogue(arguments.steps, pool=[name])[name]
+            mechanisms[name] = np.asarray(member.noising_matrix)
+    steps = arguments.steps
+    settings = StudySettings(
+        steps=steps,
+        batch_size=arguments.batch_size,
+        noise_multiplier=noise_multiplier(arguments.epsilon, arguments.delta),
+        rate_scale=arguments.rate_scale,
+        learning_rate=arguments.learning_rate,
+        checkpoints=tuple(sorted({max(1, steps * k // 5) for k in range(1, 6)})),
+        data_seed=arguments.data_seed,
+        **DIGITS if arguments.data == "digits" else {},
+    )
+    images = digits_images() if arguments.data == "digits" else load_cifar10(arguments.data)
+    records = run_study(
+        settings,
+        images,
+        mechanisms,
+        arguments.out,
+        seeds=tuple(range(arguments.seeds)),
+        conditions=tuple(arguments.conditions),
+        workers=arguments.workers,
+        scheduler=arguments.scheduler,
+    )
+    for outcome in ("test_accuracy", "test_loss"):
+        print(f"\n{outcome}\n{best_and_worst(records, outcome).round(4).to_string()}")
+        print(f"\npaired tests\n{paired_tests(records, outcome).round(4).to_string(index=False)}")
+    return 0
