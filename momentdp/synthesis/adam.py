@@ -6,7 +6,8 @@ from jaxtyping import Float
 from momentdp._checks import count, finite_array, number, refuse
 from momentdp.synthesis.problem import (
     P1Solution,
-    diagonals_from_gram,
+    banded_factor,
+    diagonals_of,
     factor_of,
     progress,
 )
@@ -72,7 +73,7 @@ def solve_adam(
     return (
         P1Solution(
             structure="banded",
-            factor=diagonals_from_gram(best, bands),
+            factor=banded_factor(diagonals_of(best, bands)),
             steps=steps,
             objective=best_value,
             dual_bound=float("nan"),

@@ -85,7 +85,7 @@ def nuclear_bound(factor, *, tolerance=1e-6, max_iterations=200) -> tuple[float,
     return max(dual for _, dual in history), min(primal for primal, _ in history)
 
 
-def nuclear_value(F: Float[np.ndarray, "steps rank"], v: Float[np.ndarray, "steps"]) -> float:
+def nuclear_value(F: Float[np.ndarray, "steps rank"], v: Float[np.ndarray, " steps"]) -> float:
     """||diag(sqrt v) F||_*^2 / sum v: a lower bound on tr(F F' X^-1) for any v >= 0."""
     singular_values = np.linalg.svd(np.sqrt(v)[:, None] * F, compute_uv=False)
     return float(singular_values.sum() ** 2 / v.sum())

@@ -112,12 +112,31 @@ def rank_warning(F: Float[np.ndarray, "steps rank"]) -> list[str]:
     ]
 
 
-def diagonals_from_gram(
-    X: Float[np.ndarray, "steps steps"], bands: int
+def gram_diagonals(
+    C: Float[np.ndarray, "bands steps"], floor: float = 0.0
 ) -> Float[np.ndarray, "bands steps"]:
-    """The banded C with C'C = X, in lower band storage with unit columns."""
-    C = lower_from_gram(X)
-    diagonals = np.zeros((bands, len(X)))
+    """X = (1 - floor) C'C + floor I, all in lower band storage."""
+    bands, steps = C.shape
+    X = np.zeros_like(C)
     for k in range(bands):
-        diagonals[k, : len(X) - k] = np.diag(C, -k)
-    return diagonals / np.linalg.norm(diagonals, axis=0)
+        X[k, : steps - k] = np.sum(C[k:, : steps - k] * C[: bands - k, k:], axis=0)
+    X *= 1 - floor
+    X[0] += floor
+    return X
+
+
+def banded_factor(X: Float[np.ndarray, "bands steps"]) -> Float[np.ndarray, "bands steps"]:
+    """The banded lower-triangular C with C'C = X, both in lower band storage, unit columns.
+
+    LAPACK's banded Cholesky starts at the first row, this one at the last: storage reversed.
+    """
+    C = scipy.linalg.cholesky_banded(X[::-1, ::-1], lower=False)[::-1, ::-1]
+    return C / np.linalg.norm(C, axis=0)
+
+
+def diagonals_of(M: Float[np.ndarray, "steps steps"], bands: int):
+    """The lowest ``bands`` diagonals of M on and below the main one, in lower band storage."""
+    diagonals = np.zeros((bands, len(M)))
+    for k in range(bands):
+        diagonals[k, : len(M) - k] = np.diag(M, -k)
+    return diagonals
