@@ -126,7 +126,7 @@ def test_sensitivity_is_the_largest_column_norm(case):
     np.testing.assert_allclose(normalized.strategy_matrix, C / expected, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize(("min_sep", "participations"), [(48, 2), (20, 2), (1, 2), (16, 6)])
+@pytest.mark.parametrize(("min_sep", "participations"), [(48, 2), (16, 6)])
 def test_sensitivity_of_patterns_agrees_with_the_twin(case, min_sep, participations):
     """Where both are exact they agree; a bound is never below what is exact."""
     m, _, twin = case
