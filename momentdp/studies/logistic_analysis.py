@@ -12,7 +12,8 @@ from momentdp._checks import count, refuse
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic
 from momentdp.studies.clipping_aware import clipped_jacobian, clipping_aware_damage
-from momentdp.studies.logistic import Condition, Task
+from momentdp.studies.logistic import Condition
+from momentdp.studies.logistic_task import Task
 
 example_gradient = jax.grad(logistic.example_loss)
 

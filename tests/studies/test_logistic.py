@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.studies import logistic
+from momentdp.studies import logistic, logistic_task
 
 STEPS = 16
 
@@ -24,7 +24,7 @@ ROOT_NOISING = np.tril(toeplitz(np.cumprod(np.r_[1.0, (K - 1.5) / K]))) * np.lin
 
 @pytest.fixture(scope="module")
 def task():
-    return logistic.make_task(3, dimension=5, examples=320, steps=STEPS, calibration=60)
+    return logistic_task.make_task(3, dimension=5, examples=320, steps=STEPS, calibration=60)
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,7 @@ def test_noise_covariance_is_inverse_strategy_and_paired_across_mechanisms(pool)
 
 
 def test_task_follows_appendix_f():
-    task = logistic.make_task(0)
+    task = logistic_task.make_task(0)
     assert task.features.shape == (4096, 16) and task.shards.shape == (128, 32)
     assert sorted(task.shards.ravel()) == list(range(4096))
     np.testing.assert_allclose(task.features.var(axis=0), np.logspace(-2, -1, 16), rtol=0.1)
@@ -185,12 +185,19 @@ def test_task_follows_appendix_f():
 
 def test_random_sources_are_separate():
     small = {"dimension": 4, "examples": 64, "steps": 8, "calibration": 20}
-    base = logistic.make_task(1, **small)
-    other = logistic.make_task(1, label_seed=2, split_seed=3, **small)
+    base = logistic_task.make_task(1, **small)
+    other = logistic_task.make_task(1, label_seed=2, split_seed=3, **small)
     np.testing.assert_array_equal(base.features, other.features)
     np.testing.assert_array_equal(base.teacher, other.teacher)
     assert (base.labels != other.labels).any() and (base.shards != other.shards).any()
-    moved = logistic.make_task(1, teacher_seed=5, calibration_seed=6, **small)
+    # one seed, six streams: no two sources ever see the same numbers
+    assert (base.features[:20] != base.calibration_features).all()
+    standard = base.features / np.sqrt(np.logspace(-2, -1, 4))
+    iid = {"iid": Mechanism.from_toeplitz(steps=8, strategy_coef=[1.0])}
+    white = logistic.correlated_noise(iid, [1], 1.0, 4, 8)[0, 0]
+    assert np.abs(white - standard[:8]).min() > 1e-6
+    assert np.abs(base.teacher * 2 - standard[0]).min() > 1e-6
+    moved = logistic_task.make_task(1, teacher_seed=5, calibration_seed=6, **small)
     np.testing.assert_array_equal(base.features, moved.features)
     assert base.clip_norm != moved.clip_norm and (base.teacher != moved.teacher).all()
 
@@ -227,9 +234,9 @@ def refused(match, call, *args, **kwargs):
 
 def test_bad_input_is_refused(task, pool):
     condition = logistic.conditions(task)["L0"]
-    refused("steps: got 100.*divisor", logistic.make_task, 0, steps=100)
-    refused("labels: got a separable", logistic.make_task, 0, examples=16, steps=4)
-    refused("separable", logistic.training_optimum, np.eye(3)[:, :2], np.zeros(3))
+    refused("steps: got 100.*divisor", logistic_task.make_task, 0, steps=100)
+    refused("labels: got a separable", logistic_task.make_task, 0, examples=16, steps=4)
+    refused("separable", logistic_task.training_optimum, np.eye(3)[:, :2], np.zeros(3))
     refused("l2_clip_norm: got 0.0", logistic.noise_stddev, task._replace(clip_norm=0.0))
     refused("epsilon: got -1", logistic.noise_stddev, task, epsilon=-1)
     refused("epsilon: got 0", logistic.noise_stddev, task, epsilon=0)

@@ -8,7 +8,7 @@ import scipy.stats
 from momentdp.damage import damage
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.studies import logistic
+from momentdp.studies import logistic, logistic_task
 from momentdp.studies import logistic_analysis as analysis
 
 
@@ -49,7 +49,7 @@ def test_kendall_by_hand():
 
 @pytest.fixture(scope="module")
 def task():
-    return logistic.make_task(3, dimension=5, examples=320, steps=16, calibration=60)
+    return logistic_task.make_task(3, dimension=5, examples=320, steps=16, calibration=60)
 
 
 def test_decomposition_adds_up_and_names_each_source(task):
