@@ -69,9 +69,9 @@ def simulate(
     state = _start(case, seed, batch)
     while state["replicates"] < replicates:
         _advance(state, case, min(batch, replicates - state["replicates"]))
-    return {
-        key: value[0] if key != "replicates" else value for key, value in _summary(state).items()
-    }
+    result = _summary(state)
+    count = result.pop("replicates")
+    return {"replicates": count} | {key: values[0] for key, values in result.items()}
 
 
 def simulate_pair(
