@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
 from matfree import decomp, stochtrace
+from numpy.typing import ArrayLike
 
 from momentdp._checks import count, finite_array, number, refuse, symmetric
 
@@ -25,8 +25,8 @@ class Spectrum:
         ValueError: entries that are not finite, negative, or of mismatched shapes.
     """
 
-    eigenvalues: Float[np.ndarray, " modes"]
-    multiplicities: Float[np.ndarray, " modes"] | None = None
+    eigenvalues: ArrayLike
+    multiplicities: ArrayLike | None = None
     negative: str = "error"
 
     def __post_init__(self):

@@ -12,7 +12,7 @@ from scipy.signal import fftconvolve, lfilter
 from momentdp import sensitivity
 from momentdp.mechanisms.structure import Rows, Square, Structure
 
-Coef = Float[np.ndarray, " coefficients"]
+Coef = Float[np.ndarray, " _"]  # a length of its own, up to steps
 FEW = 64  # coefficients up to which a direct filter beats the FFT
 
 
