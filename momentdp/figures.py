@@ -154,20 +154,39 @@ def show_table(table: pd.DataFrame, digits: int = 3) -> None:
     from IPython.display import HTML, display
 
     shown = table.rename(index=label, columns=label)
-    html = shown.to_html(border=0, float_format=lambda value: readable(value, digits), na_rep="")
+    shown = shown.rename_axis(index=None, columns=shown.index.name)
+    html = shown.to_html(
+        border=0,
+        classes="table",
+        justify="left",
+        na_rep="",
+        float_format=lambda value: readable(value, digits),
+    )
     display(HTML(f'<div style="overflow-x: auto" tabindex="0">{html}</div>'))
+
+
+def show_ledger(start: str) -> None:
+    """The ledger's rows whose id begins with ``start``: reported against ours, with the verdict."""
+    from momentdp import ledger
+
+    rows = ledger.load().set_index("id")
+    show_table(rows.loc[rows.index.str.startswith(start), ["where", "reported", "ours", "verdict"]])
 
 
 def readable(value, digits: int = 3) -> str:
     """A number as a reader wants it: 0.0123, 12300, 4.2×10⁻¹⁵; text as it is."""
     if isinstance(value, (str, bool, np.bool_, int, np.integer)):
         return str(value)
-    text = f"{value:.{digits}g}"
+    text = f"{value:#.{digits}g}".rstrip(".")
+    if float(text) == value and "e" not in text:
+        text = f"{value:g}"  # nothing was cut off: 0.5, not 0.500
     mantissa, e, exponent = text.partition("e")
-    if e and 0 <= int(exponent) < 6:
+    if not e:
+        return text
+    if 0 <= int(exponent) < 6:
         return f"{float(text):.0f}"
-    power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")) if e else ""
-    return f"{mantissa}×10{power}" if e else text
+    power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{power}" if float(mantissa) == 1 else f"{mantissa}×10{power}"
 
 
 def glue(name: str, value, digits: int = 3) -> None:
@@ -208,3 +227,25 @@ def _show(shown: Mapping) -> None:
         low, mean, high = np.where(abs(three) < 1e-9 * abs(three).max(), 0.0, three)
         print(f"{lead}min {low:.4g}  mean {mean:.4g}  max {high:.4g}")
     plt.show()
+
+
+def exchanges(panels: Mapping, crossings: Mapping, xlabel, ylabel) -> None:
+    """Ratios to one mechanism on a log scale, a panel a table; a ring where a line crosses one.
+
+    ``crossings``: panel -> mechanism -> list of places on the x axis.
+    """
+    import matplotlib.pyplot as plt
+
+    with styled():
+        size = (5.6, 0.9 + 2.4 * len(panels))
+        figure, axes = plt.subplots(len(panels), sharex=True, squeeze=False, figsize=size)
+        for (title, table), axis in zip(panels.items(), axes[:, 0], strict=True):
+            for column in sorted(table.columns, key=_place):
+                axis.plot(table.index, table[column], markevery=0.125, **_look(column, 0.0))
+            for name, places in crossings[title].items():
+                ring = {"marker": "o", "ms": 10, "mfc": "none", "mec": MECHANISMS[name].colour}
+                axis.plot(places, np.ones(len(places)), ls="none", zorder=3, **ring)
+            axis.set(title=title, ylabel=ylabel, yscale="log")
+        axes[-1, 0].set_xlabel(xlabel)
+        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        _show(panels)

@@ -10,7 +10,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from momentdp import chapters
 
 # Each chapter, one other setting for it, and the recorded (glued) value that must then change.
-CHAPTERS: dict[str, tuple[dict[str, object], str]] = {}
+CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
+    "01_state_space": ({"momentum": 0.5}, "damage"),
+    "02_noisecurve_identity": ({"el": 0.2}, "damage"),
+}
 
 NOTEBOOKS = sorted(path.stem for path in chapters.NOTEBOOKS.glob("*.ipynb"))
 
