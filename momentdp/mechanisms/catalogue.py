@@ -25,6 +25,7 @@ MEMBERS = {
     "noisecurve": (("learning_rates", "spectrum"), True),
     "noisecurve_floor": (("learning_rates", "spectrum"), True),
     "noisecurve_adam": (("learning_rates", "spectrum"), True),
+    "dense_jax_privacy": ((), True),
     "sqrt": ((), False),
     "nsr": ((), False),
     "lr_aware_toeplitz": (("learning_rates",), False),

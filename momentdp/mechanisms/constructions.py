@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax_privacy.matrix_factorization import banded, toeplitz
+from jax_privacy.matrix_factorization import dense as jp_dense
 
 from momentdp.damage import quadratic_factor, workload_matrix
 from momentdp.dynamics.optimizers import Momentum
@@ -41,6 +42,13 @@ def dense(steps: int, bands: int) -> Mechanism:
     ``dense.optimize`` stops 2.9e-4 above it at T = 128)."""
     workload = workload_matrix(Momentum(0.0), np.ones(steps))
     return from_solution(solve_dense(workload.T @ workload), "dense")
+
+
+def dense_jax_privacy(steps: int, bands: int) -> Mechanism:
+    """jax-privacy's own ``dense.optimize``: close to ``dense``, and close matters in near ties."""
+    with jax.enable_x64(True):
+        strategy = np.tril(np.asarray(jp_dense.optimize(steps)))
+    return Mechanism.from_strategy_matrix(strategy).normalized()
 
 
 def _jax_privacy_banded(steps, bands, reduction) -> Mechanism:

@@ -77,6 +77,10 @@ class Toeplitz(Structure):
         L = np.tril(toeplitz(self._column(self.strategy_coef)))
         return L * self.column_scale
 
+    def noising_matrix(self) -> Square:
+        """Exactly lower triangular, which rounding in an FFT filter would not be."""
+        return np.tril(toeplitz(self._column(self.noising_coef))) / self.column_scale[:, None]
+
     def _inverse_filter(self, rows: Rows) -> Rows:
         few = self._strategy_coef
         if few is not None and len(few) <= FEW:
