@@ -110,7 +110,7 @@ def read_record(path: Path, identity: dict | None = None) -> dict:
     try:
         record = json.loads(path.read_text())
         damaged = record.pop("record_sha256") != _checksum(record)
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         damaged = True
     if damaged:
         raise ValueError(f"{path.name}: the record is damaged; delete it and it is run again")

@@ -121,7 +121,7 @@ def test_training_is_optax_sgd_on_the_noisy_clipped_gradients(digits):
 
 
 def test_calibration_against_the_dense_hessian(digits):
-    pixels, labels = digits[0][:10], digits[1][:10]
+    pixels, labels = digits[0][:10, ::4, ::4], digits[1][:10]  # 8 x 8, as shipped
     small = Network((2, 3))
     start = small.init(jax.random.key(3))
     dense = np.asarray(
@@ -136,7 +136,6 @@ def test_calibration_against_the_dense_hessian(digits):
     assert known.clip_norm == pytest.approx(np.median(norms), rel=1e-4)
     product = cnn.hessian_vector_product(small, start, pixels, labels)
     vectors = np.random.default_rng(0).normal(size=(2, len(start))).astype(np.float32)
-    np.testing.assert_allclose(product(vectors[0]), dense @ vectors[0], rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(jax.vmap(product)(vectors), vectors @ dense, rtol=1e-3, atol=1e-4)
 
 
