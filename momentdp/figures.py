@@ -71,7 +71,7 @@ def curves(tables, xlabel, ylabel, *, log="") -> None:
 
     tables = tables if isinstance(tables, Mapping) else {"": tables}
     with styled():
-        size = (5.6, 0.7 + 2.5 * len(tables))
+        size = (5.4, 0.9 + 2.5 * len(tables))
         figure, panels = plt.subplots(len(tables), sharex=True, squeeze=False, figsize=size)
         for (title, table), axes in zip(tables.items(), panels[:, 0], strict=True):
             for place, column in enumerate(sorted(table.columns, key=_place)):
@@ -80,7 +80,9 @@ def curves(tables, xlabel, ylabel, *, log="") -> None:
             axes.set(title=title, ylabel=ylabel)
             axes.set(xscale=_scale("x" in log), yscale=_scale("y" in log))
         axes.set_xlabel(xlabel)
-        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        lines, names = axes.get_legend_handles_labels()
+        wide = 2 if max(map(len, names)) > 15 else 3
+        figure.legend(lines, names, loc="outside lower center", ncols=wide)
         _show(tables)
 
 
@@ -97,7 +99,7 @@ def bars(table, xlabel, *, errors=None, log=False, reference=None) -> None:
     colours = [_look(name, 0.0)["color"] for name in table.index]
     names = [label(name) for name in table.index]
     with styled():
-        size = (5.6, (0.9 + 0.24 * len(table)) * table.shape[1])
+        size = (5.4, (0.9 + 0.26 * len(table)) * table.shape[1])
         figure, panels = plt.subplots(table.shape[1], sharex=True, squeeze=False, figsize=size)
         for place, axes in enumerate(panels[:, 0]):
             spread = None if errors is None else errors.iloc[:, place]
@@ -124,7 +126,7 @@ def heatmaps(matrices: Mapping, caption: str, *, threshold=1e-2) -> None:
     with styled():
         columns = min(len(matrices), 3)
         rows = -(-len(matrices) // columns)
-        size = (5.6, 0.8 + 5.2 / columns * rows)
+        size = (5.4, 0.9 + 5.2 / columns * rows)
         figure, panels = plt.subplots(rows, columns, squeeze=False, figsize=size)
         for axes in panels.flat:
             axes.set_axis_off()
@@ -154,7 +156,8 @@ def show_table(table: pd.DataFrame, digits: int = 3) -> None:
     from IPython.display import HTML, display
 
     shown = table.rename(index=label, columns=label)
-    shown = shown.rename_axis(index=None, columns=shown.index.name)
+    if shown.index.nlevels == 1:
+        shown = shown.rename_axis(index=None, columns=shown.index.name)
     html = shown.to_html(
         border=0,
         classes="table",

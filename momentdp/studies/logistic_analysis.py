@@ -12,7 +12,6 @@ from momentdp._checks import count, refuse
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic
 from momentdp.studies.clipping_aware import clipped_jacobian, clipping_aware_damage
-from momentdp.studies.crossovers import NOISECURVES
 from momentdp.studies.logistic import Condition
 from momentdp.studies.logistic_task import Task
 
@@ -175,48 +174,3 @@ def decompose(
         "total": noisy.mean(axis=1),
     }
     return pd.DataFrame(parts, index=pd.Index(mechanisms, name="mechanism"))
-
-
-def means(results: pd.DataFrame, conditions: Sequence[str]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Mean excess and its standard error: mechanisms as rows, the given conditions as columns."""
-    found = table(results)
-    columns = {c: found.loc[c, ["mean", "se"]] for c in conditions}
-    return tuple(
-        pd.DataFrame({c: part[statistic] for c, part in columns.items()})
-        for statistic in ("mean", "se")
-    )
-
-
-def noisecurve_table(results: pd.DataFrame) -> pd.DataFrame:
-    """Table 2 for each NoiseCurve: its rank among the nine, its excess, the best excess, SEs."""
-    rows = {}
-    for condition in dict.fromkeys(results.condition):
-        found = table(results).loc[condition]
-        others = found.drop(index=[n for n in NOISECURVES if n in found.index])
-        for name in (n for n in NOISECURVES if n in found.index):
-            own = found.loc[name]
-            best = min(own["mean"], others["mean"].min())
-            rows[condition, name] = {
-                "rank": 1 + int((others["mean"] < own["mean"]).sum()),
-                "excess": own["mean"],
-                "se": own["se"],
-                "best excess": best,
-                "best se": found.loc[found["mean"] == best, "se"].iloc[0],
-            }
-    index = pd.MultiIndex.from_tuples(rows, names=["condition", "noisecurve"])
-    return pd.DataFrame(list(rows.values()), index=index)
-
-
-def prediction_quality(
-    task: Task, mechanisms, conditions, outcome: pd.Series, names: Sequence[str], **accounting
-) -> pd.DataFrame:
-    """Kendall's tau of each curvature's prediction with the outcome: a row a condition.
-
-    ``outcome``: the mean excess by (condition, mechanism); ``names``: the mechanisms that count.
-    """
-    pool = {name: mechanisms[name] for name in names}
-    rows = {
-        name: kendall(predict(task, pool, condition, **accounting), outcome.loc[name])
-        for name, condition in conditions.items()
-    }
-    return pd.DataFrame(rows).T.rename_axis("condition")
