@@ -7,7 +7,7 @@ import scipy.linalg
 import scipy.optimize
 
 from momentdp._checks import count, finite_array, number, refuse
-from momentdp.synthesis.blocks import BandedObjective
+from momentdp.synthesis.blocks import BandedObjective, inside
 from momentdp.synthesis.certificate import banded_bound
 from momentdp.synthesis.problem import (
     P1Solution,
@@ -20,7 +20,8 @@ from momentdp.synthesis.problem import (
 )
 
 # Where Q has no full-rank term of its own, the solution is approached along these.
-PATH = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
+PATH, BOUND_STAGE = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7), 1e-6
+RENEWAL = 200
 
 
 def solve_banded(
@@ -65,29 +66,33 @@ def solve_banded(
     target = BandedObjective(F, ridge, floor, bands)
     bound, converged = -np.inf, False
 
-    path = [eps for eps in PATH if eps >= max(10 * regularisation, floor**2)]
-    for eps in path if regularisation < 1e-4 else ():
-        stage_ridge = ridge_of(F, eps)
-        run.descend(BandedObjective(F, stage_ridge, 0.0, bands), 1e-5, 1500, f"eps {eps:g}")
-        if certify and eps <= 1e-3:
-            bound = max(bound, banded_bound(run.C, F, ridge, stage_ridge))
-    for accuracy in (1e-5, 1e-6, 1e-7, 1e-8):
-        stationary = run.descend(target, accuracy, run.left, "banded P1")
+    for eps in [eps for eps in PATH if regularisation < 1e-4 and eps >= 3 * regularisation]:
+        if eps < floor**2:
+            break
+        stage = BandedObjective(F, ridge_of(F, eps), 0.0, bands)
+        # A good bound without a ridge needs one stage near it solved well; the rest only leads.
+        careful = certify and eps == BOUND_STAGE
+        run.descend(stage, 1e-5 if careful else 1e-3, 1000 if careful else 300, f"eps {eps:g}")
+        if careful:
+            bound = banded_bound(run.C, F, ridge, stage.ridge)
+    for accuracy in (1e-4, 1e-5, 1e-6, 1e-7):
+        stationary = run.descend(target, accuracy, run.left, "banded P1", tolerance)
         X = gram_diagonals(run.C, floor)
         if certify:
             bound = max(bound, banded_bound(banded_factor(X), F, ridge))
-        converged = bound >= (1 - tolerance) * run.value if certify else stationary
-        if converged or run.left <= 0 or run.interrupted or (floor and stationary):
+        certified = bound >= (1 - tolerance) * run.value
+        if certified or run.left <= 0 or run.interrupted or not stationary:
             break
+    converged = certified or bool(floor or not certify) and run.left > 0 and not run.interrupted
 
     lambda_min = _smallest_eigenvalue(X)
     warnings = rank_warning(F) if ridge == 0 and lambda_min < 1e-3 and not floor else []
     if run.interrupted:
         warnings.append("interrupted: the best point so far")
-    elif not converged:
+    elif not certified and certify:
         warnings.append(f"gap {1 - bound / run.value:.1e} not below the tolerance {tolerance:.1e}")
-    if floor and certify:
-        warnings.append("the bound ignores the floor, so the gap includes what the floor costs")
+        if floor:
+            warnings.append("the bound ignores the floor, so this gap includes the floor's cost")
     return P1Solution(
         structure="banded",
         factor=banded_factor(X),
@@ -108,44 +113,73 @@ class _Run:
     C: np.ndarray
     left: int
     gradients: int = 0
-    value: float = np.inf
+    value: float = np.nan
     interrupted: bool = False
 
-    def descend(self, objective, accuracy, most, label) -> bool:
-        """L-BFGS from C until the gradient of log(objective) is below ``accuracy``."""
-        inside = objective.layout.inside
-        p = self.C[inside]
-        scale = objective(p)[0]
-        best = [scale, p]
+    def descend(self, objective, accuracy, most, label, stall=0.0) -> bool:
+        """L-BFGS from C until the gradient of log(objective) in the metric is below ``accuracy``,
+        or (False) a round of ``RENEWAL`` gradients gains less than ``stall``.
+
+        The metric is renewed every ``RENEWAL`` gradients: with it 200 gradients do what 1500 do
+        without, and far more where X is close to singular.
+        """
+        stop, reached = self.gradients + min(most, self.left), False
+        while self.gradients < stop and not (reached or self.interrupted):
+            before = objective(self.C)[0]
+            reached = self._round(objective, accuracy, min(RENEWAL, stop - self.gradients), label)
+            self.value = objective(self.C)[0]
+            if not reached and before - self.value < stall * self.value:
+                break
+        return reached
+
+    def _round(self, objective, accuracy, most, label):
+        bands, steps = self.C.shape
+        k, j = np.nonzero(objective.inside)
+        at = j + k, bands - 1 - k  # row of C, and place in that row's window
+        metric = objective.metric(self.C)
+        trace = np.einsum("iaa->ia", metric)
+        metric[:, range(bands), range(bands)] += 1e-13 * trace.max(axis=1, keepdims=True)
+        whitener = np.linalg.inv(np.linalg.cholesky(metric))
+        scale = objective(self.C)[0]
+        best = [np.inf, self.C]
         used = 0
 
-        def scaled(p):
+        def log_objective(change):
             nonlocal used
             used += 1
-            value, gradient = objective(p)
-            if value < best[0]:
-                best[:] = value, p.copy()
-            if used % 100 == 0:
-                progress(f"{label}: {used} gradients, objective {best[0]:.9g}")
-            return value / scale, gradient / scale
-
-        reached = False
-        if not self.interrupted and min(most, self.left) > 0:
-            limit = min(most, self.left)
-            options = {"maxcor": 40, "maxiter": limit, "maxfun": limit, "ftol": 0.0}
+            # The log tames the poles of the objective, which are within reach of a first step.
+            rows = np.matmul(change.reshape(steps, 1, bands), whitener)[:, 0]
+            P = self.C.copy()
+            P[objective.inside] += rows[at]
+            norms = np.linalg.norm(P, axis=0)
+            C = P / norms
             try:
-                answer = scipy.optimize.minimize(
-                    scaled,
-                    p,
-                    jac=True,
-                    method="L-BFGS-B",
-                    options=options | {"gtol": accuracy},
-                )
-                reached = bool(answer.success)
-            except KeyboardInterrupt:
-                self.interrupted = True
+                with np.errstate(all="ignore"):
+                    value, gradient = objective(C)
+            except np.linalg.LinAlgError:
+                value, gradient = np.inf, C
+            if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
+                return 1e3, np.zeros_like(change)
+            if value < best[0]:
+                best[:] = value, C
+            if used % 50 == 0:
+                progress(f"{label}: {self.gradients + used} gradients, objective {best[0]:.9g}")
+            gradient = (gradient - C * np.sum(C * gradient, axis=0)) / norms / value
+            rows = np.zeros((steps, bands))
+            rows[at] = gradient[objective.inside]
+            return np.log(value / scale), np.matmul(whitener, rows[:, :, None]).ravel()
+
+        options = {"maxcor": 40, "maxiter": most, "maxfun": most, "ftol": 0.0, "gtol": accuracy}
+        start = np.zeros(steps * bands)
+        try:
+            answer = scipy.optimize.minimize(
+                log_objective, start, jac=True, method="L-BFGS-B", options=options
+            )
+            reached = bool(np.abs(answer.jac).max() <= accuracy) or used < 5
+        except KeyboardInterrupt:
+            reached, self.interrupted = False, True
+        self.C = best[1]
         self.gradients, self.left = self.gradients + used, self.left - used
-        self.value, self.C = float(best[0]), objective.normalized(best[1])
         return reached
 
 
@@ -160,7 +194,7 @@ def _start(start, bands, steps):
             raise refuse("start", f"shape {C.shape}", f"pass diagonals of shape {(bands, steps)}")
         if not np.all(C[0]):
             raise refuse("start", "a zero on the diagonal", "pass an invertible C")
-    C = np.where(np.add.outer(np.arange(bands), np.arange(steps)) < steps, C, 0.0)
+    C = np.where(inside(bands, steps), C, 0.0)
     return C / np.linalg.norm(C, axis=0)
 
 

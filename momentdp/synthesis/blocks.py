@@ -1,4 +1,4 @@
-"""Objective and gradient of banded P1 in O(T b (b + r)), by blocks of the band width.
+"""Objective, gradient and metric of banded P1 in O(T b (b + r)), by blocks of the band width.
 
 With blocks of size b a banded lower-triangular C has lower-triangular diagonal blocks D_k and
 strictly upper-triangular blocks E_k below them, so every recursion runs over T / b small matrices.
@@ -6,119 +6,109 @@ strictly upper-triangular blocks E_k below them, so every recursion runs over T 
 
 import numpy as np
 import scipy.linalg
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
-from momentdp.synthesis.problem import gram_diagonals
+from momentdp.synthesis.problem import banded_factor, gram_diagonals
 
 
-class BandedLayout:
-    """Index maps between diagonals[k, j] = C[j + k, j] and the blocks of C."""
-
-    def __init__(self, bands: int, steps: int):
-        self.bands, self.steps = bands, steps
-        self.block = max(bands, 2)
-        self.count = -(-steps // self.block)
-        self.padded = self.count * self.block
-        k, j = np.indices((bands, steps))
-        self.inside = j + k < steps
-        k, j = k[self.inside], j[self.inside]
-        b = self.block
-        self.row, self.column, self.below = (j + k) % b, j % b, (j + k) // b - j // b
-        self.at = j // b
-
-    def fill(self, entries):
-        """Diagonals (bands, T) from the entries inside the matrix, in order."""
-        P = np.zeros((self.bands, self.steps))
-        P[self.inside] = entries
-        return P
-
-    def blocks(self, diagonals):
-        """(D, E): (count, b, b) each, C padded with the identity; E[k] couples k to k + 1."""
-        b, values = self.block, diagonals[self.inside]
-        both = np.zeros((2, self.count, b, b))
-        both[self.below, self.at, self.row, self.column] = values
-        pad = np.arange(self.steps, self.padded)
-        both[0, pad // b, pad % b, pad % b] = 1.0
-        return both[0], both[1]
-
-    def diagonals(self, D, E):
-        """The in-band entries of block gradients, zero outside the matrix."""
-        out = np.zeros((self.bands, self.steps))
-        both = np.stack([D, E])
-        out[self.inside] = both[self.below, self.at, self.row, self.column]
-        return out
-
-    def rows(self, F):
-        """F (T, r) as (count, b, r), padded with zeros."""
-        out = np.zeros((self.padded, F.shape[1]))
-        out[: self.steps] = F
-        return out.reshape(self.count, self.block, -1)
+def inside(bands: int, steps: int) -> Bool[np.ndarray, "bands steps"]:
+    """Which places of lower band storage lie in the matrix."""
+    return np.add.outer(np.arange(bands), np.arange(steps)) < steps
 
 
 class BandedObjective:
-    """tr((F F' + ridge I) X^-1), X = (1 - floor) C'C + floor I, and its gradient.
+    """tr((F F' + ridge I) X^-1), X = (1 - floor) C'C + floor I, of C (bands, T) by diagonals."""
 
-    Called with the free entries of P, where column j of C is column j of P over its norm.
-    """
-
-    def __init__(self, F, ridge: float, floor: float, bands: int):
-        self.layout = BandedLayout(bands, len(F))
-        self.ridge, self.floor = ridge, floor
-        # X^-1 has no recursion of its own once the floor is added: the ridge becomes T columns.
+    def __init__(self, F: Float[np.ndarray, "steps rank"], ridge: float, floor: float, bands: int):
+        self.bands, self.steps = bands, len(F)
+        self.block = max(bands, 2)
+        self.count = -(-self.steps // self.block)
+        self.floor = floor
+        # The recursion for the ridge needs C'C = X: with a floor the ridge becomes T columns.
         self.F = np.hstack([F, np.sqrt(ridge) * np.eye(len(F))]) if floor and ridge else F
-        self.rows = self.layout.rows(self.F)
+        self.ridge = 0.0 if floor else ridge
+        self.inside = inside(bands, self.steps)
+        k, j = np.nonzero(self.inside)
+        self.place = (j + k) // self.block - j // self.block, j // self.block
+        self.place += (j + k) % self.block, j % self.block
 
-    def normalized(self, p) -> Float[np.ndarray, "bands steps"]:
-        """Unit columns from free entries."""
-        P = self.layout.fill(p)
-        return P / np.linalg.norm(P, axis=0)
-
-    def __call__(self, p):
-        P = self.layout.fill(p)
-        norms = np.linalg.norm(P, axis=0)
-        C = P / norms
-        try:
-            with np.errstate(all="ignore"):
-                value, gradient = self.at(C)
-        except np.linalg.LinAlgError:
-            value, gradient = np.inf, C
-        if not (np.isfinite(value) and np.all(np.isfinite(gradient))):
-            return np.inf, np.zeros_like(p)
-        gradient = (gradient - C * np.sum(C * gradient, axis=0)) / norms
-        return value, gradient[self.layout.inside]
-
-    def at(self, C: Float[np.ndarray, "bands steps"]) -> tuple[float, np.ndarray]:
-        """Value and gradient in the entries of the band of C itself."""
-        D, E = self.layout.blocks(C)
+    def __call__(self, C: Float[np.ndarray, "bands steps"]):
+        """Value and gradient in the entries of the band."""
+        D, E = self._blocks(C)
         if self.floor:
-            value, gradient_D, gradient_E = self._with_floor(C, D, E)
+            W = scipy.linalg.solveh_banded(gram_diagonals(C, self.floor), self.F, lower=True)
+            value, rows = float(np.sum(W * self.F)), self._rows(W)
+            product = D @ rows
+            product[1:] += E[:-1] @ rows[:-1]
+            gradient = -2 * (1 - self.floor) * _neighbours(product, rows)
         else:
-            value, gradient_D, gradient_E = _quadratic(self.rows, D, E)
+            Y, W = _solve(D, E, self._rows(self.F))
+            value, gradient = float(np.sum(Y * Y)), -2 * _neighbours(Y, W)
             if self.ridge:
-                trace, ridge_D, ridge_E = _inverse_norm(D, E)
-                value += self.ridge * (trace - (self.layout.padded - self.layout.steps))
-                gradient_D += self.ridge * ridge_D
-                gradient_E += self.ridge * ridge_E
-        return value, self.layout.diagonals(gradient_D, gradient_E)
+                trace, slope = _inverse_norm(D, E)
+                value += self.ridge * (trace - (self.count * self.block - self.steps))
+                gradient += self.ridge * slope
+        out = np.zeros_like(C)
+        out[self.inside] = gradient[self.place]
+        return value, out
 
-    def _with_floor(self, C, D, E):
-        W = scipy.linalg.solveh_banded(gram_diagonals(C, self.floor), self.F, lower=True)
-        rows = self.layout.rows(W)
-        product = D @ rows
-        product[1:] += E[:-1] @ rows[:-1]
-        scale = -2 * (1 - self.floor)
-        return float(np.sum(W * self.F)), *_outer_blocks(scale, product, rows)
+    def metric(self, C: Float[np.ndarray, "bands steps"]) -> Float[np.ndarray, "steps bands bands"]:
+        """Positive definite approximation of the Hessian for each row of C, entries left to right.
+
+        d^2 tr(Q X^-1) = 2 tr(G dX K dX) with K = X^-1, G = K Q K. For dX = dC'C + C'dC the terms
+        within one row i are dc' G dc + (C G C')_ii dc' K dc on the window of that row; the ridge's
+        part of G, K^2, is taken within the window.
+        """
+        D, E = self._blocks(banded_factor(gram_diagonals(C, self.floor)))
+        Y, W = _solve(D, E, self._rows(self.F))
+        inverse, A, covariance = _covariance(D, E)
+        pulled = inverse.transpose(0, 2, 1) @ _weights(A) @ inverse
+        scale = np.sum(Y * Y, axis=2) + self.ridge * np.einsum("kii->ki", pulled)
+        K = self._windows(covariance, -A[1:] @ covariance[:-1])
+        G = self._windows(W @ W.transpose(0, 2, 1), W[1:] @ W[:-1].transpose(0, 2, 1))
+        M = G + self.ridge * K @ K + scale.reshape(-1)[: self.steps, None, None] * K
+        i, m = np.indices((self.steps, self.bands))
+        missing = i - (self.bands - 1) + m < 0
+        M[missing] = 0.0
+        M.transpose(0, 2, 1)[missing] = 0.0
+        i, m = np.nonzero(missing)
+        M[i, m, m] = 1.0
+        return M
+
+    def _blocks(self, C):
+        both = np.zeros((2, self.count, self.block, self.block))
+        both[self.place] = C[self.inside]
+        pad = np.arange(self.steps, self.count * self.block)
+        both[0, pad // self.block, pad % self.block, pad % self.block] = 1.0
+        return both
+
+    def _rows(self, F):
+        out = np.zeros((self.count * self.block, F.shape[1]))
+        out[: self.steps] = F
+        return out.reshape(self.count, self.block, -1)
+
+    def _windows(self, own, beside):
+        """(T, b, b) windows ending on the diagonal, of a symmetric matrix given by its diagonal
+        blocks and the blocks below them."""
+        b = self.block
+        pairs = np.zeros((self.count, 2 * b, 2 * b))
+        pairs[1:, :b, :b], pairs[:, b:, b:] = own[:-1], own
+        pairs[1:, b:, :b], pairs[1:, :b, b:] = beside, beside.transpose(0, 2, 1)
+        i = np.arange(self.steps)
+        at = (b + i % b - self.bands + 1)[:, None] + np.arange(self.bands)
+        return pairs[(i // b)[:, None, None], at[:, :, None], at[:, None, :]]
 
 
-def _outer_blocks(scale, left, right):
-    """The diagonal and the lower neighbour blocks of scale * left right'."""
-    beside = np.zeros((len(left), left.shape[1], left.shape[1]))
-    beside[:-1] = scale * left[1:] @ right[:-1].transpose(0, 2, 1)
-    return scale * left @ right.transpose(0, 2, 1), beside
+def _neighbours(left, right):
+    """The diagonal blocks and the blocks below them of left right', stacked."""
+    out = np.zeros((2, len(left), left.shape[1], left.shape[1]))
+    out[0] = left @ right.transpose(0, 2, 1)
+    out[1, :-1] = left[1:] @ right[:-1].transpose(0, 2, 1)
+    return out
 
 
-def _quadratic(rows, D, E):
-    """||C^-T F||^2 and its gradient -2 Y W': Y = C^-T F from the last block up, W = C^-1 Y."""
+def _solve(D, E, rows):
+    """Y = C^-T F from the last block up, W = C^-1 Y from the first down."""
     inverse = np.linalg.inv(D)
     Y, W = np.empty_like(rows), np.empty_like(rows)
     Y[-1] = inverse[-1].T @ rows[-1]
@@ -127,24 +117,33 @@ def _quadratic(rows, D, E):
     W[0] = inverse[0] @ Y[0]
     for k in range(1, len(D)):
         W[k] = inverse[k] @ (Y[k] - E[k - 1] @ W[k - 1])
-    return float(np.sum(Y * Y)), *_outer_blocks(-2.0, Y, W)
+    return Y, W
+
+
+def _covariance(D, E):
+    """D^-1, the step A from block to block of z = C^-1 w up to its sign, and cov(z) by block."""
+    inverse = np.linalg.inv(D)
+    A = np.zeros_like(D)
+    A[1:] = inverse[1:] @ E[:-1]
+    covariance = inverse @ inverse.transpose(0, 2, 1)
+    for k in range(1, len(D)):
+        covariance[k] += A[k] @ covariance[k - 1] @ A[k].T
+    return inverse, A, covariance
+
+
+def _weights(A):
+    """Sensitivity of ||C^-1||^2 to each block's covariance, from the last block up."""
+    weight = np.broadcast_to(np.eye(A.shape[1]), A.shape).copy()
+    for k in range(len(A) - 1, 0, -1):
+        weight[k - 1] += A[k].T @ weight[k] @ A[k]
+    return weight
 
 
 def _inverse_norm(D, E):
-    """||C^-1||^2 = sum of the variances of z = C^-1 w, by propagating their block covariance
-    forward, and its gradient by propagating the weight of that covariance backward."""
-    inverse = np.linalg.inv(D)
-    inverse_t = inverse.transpose(0, 2, 1)
-    # A[k] takes block k - 1 of z to block k, up to its sign.
-    A = np.zeros_like(D)
-    A[1:] = inverse[1:] @ E[:-1]
-    covariance = inverse @ inverse_t
-    weight = np.broadcast_to(np.eye(D.shape[1]), D.shape).copy()
-    for k in range(1, len(D)):
-        covariance[k] += A[k] @ covariance[k - 1] @ A[k].T
-    for k in range(len(D) - 1, 0, -1):
-        weight[k - 1] += A[k].T @ weight[k] @ A[k]
-    pulled = inverse_t @ weight
-    gradient_E = np.zeros_like(E)
-    gradient_E[:-1] = 2 * pulled[1:] @ A[1:] @ covariance[:-1]
-    return float(np.einsum("kii->", covariance)), -2 * pulled @ covariance, gradient_E
+    """||C^-1||^2, the sum of the variances of z = C^-1 w, and its gradient."""
+    inverse, A, covariance = _covariance(D, E)
+    pulled = inverse.transpose(0, 2, 1) @ _weights(A)
+    slope = np.zeros((2, *D.shape))
+    slope[0] = -2 * pulled @ covariance
+    slope[1, :-1] = 2 * pulled[1:] @ A[1:] @ covariance[:-1]
+    return float(np.einsum("kii->", covariance)), slope

@@ -29,12 +29,16 @@ def banded_bound(
     for k in range(1, bands):
         i = np.arange(steps - k)
         L[i + k, i] = L[i, i + k] = 0.0
-    # A square root by eigenvectors lets L be singular; raising the diagonal makes it PSD.
-    values, vectors = np.linalg.eigh(L)
-    raised = max(0.0, -values[0])
-    root = vectors * np.sqrt(values + raised)
-    full = np.hstack([F, np.sqrt(ridge) * np.eye(steps)]) if ridge else F
-    if full.shape[1] > steps:
-        full = np.linalg.qr(full.T, mode="r").T
-    singular_values = np.linalg.svd(root.T @ full, compute_uv=False)
+    try:
+        root, raised = np.linalg.cholesky(L), 0.0
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(L)
+        raised = max(0.0, -values[0])
+        root = vectors * np.sqrt(values + raised)
+    if ridge:
+        # (F F' + ridge I)^1/2, from the few directions of F.
+        U, s, _ = np.linalg.svd(F, full_matrices=False)
+        F = (U * (np.sqrt(s**2 + ridge) - np.sqrt(ridge))) @ U.T
+        F[np.diag_indices(steps)] += np.sqrt(ridge)
+    singular_values = np.linalg.svd(root.T @ F, compute_uv=False)
     return float(singular_values.sum() ** 2 / (np.trace(L) + raised * steps))
