@@ -41,8 +41,9 @@ def test_ours_is_a_number_wherever_the_papers_is():
             assert isinstance(row.reported, str)
             assert isinstance(row.ours, str) or np.isnan(row.ours)
         else:
-            assert isinstance(row.reported, float)
-            assert isinstance(row.ours, float)
+            assert isinstance(row.reported, (int, float))
+            assert isinstance(row.ours, (int, float))
+            assert row.kind not in ("count", "rank") or isinstance(row.reported, int)
 
 
 def test_default_tolerance_is_half_the_last_printed_digit():
@@ -134,6 +135,15 @@ def test_ordering_ignores_pairs_tied_in_the_paper_and_needs_every_member(folder)
     assert verdicts(folder)["grid.top1.momentdp"] == "exact"
 
 
+def test_a_changed_sign_breaks_an_ordering(folder):
+    """Kendall's tau: 0.143, 0.200, 0.501, 1.000 in the paper."""
+    ids = [f"grid.kendall.{name}" for name in ("static", "lr_aware", "curv_sched_mu0", "momentdp")]
+    ledger.record(dict(zip(ids, [0.1, 0.3, 0.4, 1.0], strict=True)), folder)
+    assert verdicts(folder)[ids[0]] == "same sign and rank"
+    ledger.record({ids[0]: -0.1}, folder)
+    assert verdicts(folder)[ids[0]] == "not reproduced"
+
+
 def test_every_ordering_has_rows():
     ids = ledger.load()["id"]
     for ordering in ledger.ORDERINGS:
@@ -196,6 +206,14 @@ def test_a_stored_verdict_is_refused(folder):
     (folder / "ours.csv").write_text("id,ours,verdict\ncnn.shards,100,exact\n")
     with pytest.raises(ValueError, match="ours.csv columns: got .*verdict.*; use"):
         ledger.load(folder)
+
+
+def test_verify_catches_one_changed_digit(folder):
+    ledger.verify()
+    text = (folder / "reported.csv").read_text()
+    (folder / "reported.csv").write_text(text.replace("0.10590", "0.10950"))
+    with pytest.raises(ValueError, match="reported.csv SHA-256: got .*; restore"):
+        ledger.verify(folder)
 
 
 def test_stale_tells_a_changed_value_from_rounding(folder):
