@@ -56,7 +56,7 @@ def _add_ledger(commands) -> None:
 
 
 # What `verify` checks: a name and the module whose `verify()` raises ValueError on a mismatch.
-VERIFIED = {"strategies": "momentdp.mechanisms.store"}
+VERIFIED = {"strategies": "momentdp.mechanisms.store", "ledger": "momentdp.ledger"}
 
 
 def _verify(arguments: argparse.Namespace) -> int:
