@@ -66,8 +66,9 @@ def solve_banded(
     target = BandedObjective(F, ridge, floor, bands)
     bound, converged = -np.inf, False
 
-    for eps in [eps for eps in PATH if regularisation < 1e-4 and eps >= 3 * regularisation]:
-        if eps < floor**2:
+    lacking = rank_warning(F) if regularisation < 1e-4 else []
+    for eps in PATH if lacking else ():
+        if eps < max(3 * regularisation, floor**2):
             break
         stage = BandedObjective(F, ridge_of(F, eps), 0.0, bands)
         # A good bound without a ridge needs one stage near it solved well; the rest only leads.
@@ -86,7 +87,7 @@ def solve_banded(
     converged = certified or bool(floor or not certify) and run.left > 0 and not run.interrupted
 
     lambda_min = _smallest_eigenvalue(X)
-    warnings = rank_warning(F) if ridge == 0 and lambda_min < 1e-3 and not floor else []
+    warnings = lacking if ridge == 0 and lambda_min < 1e-3 and not floor else []
     if run.interrupted:
         warnings.append("interrupted: the best point so far")
     elif not certified and certify:

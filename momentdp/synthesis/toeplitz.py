@@ -85,9 +85,7 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation, mon
         return np.vstack([-np.diff(slopes, axis=0), slopes[-1:]])
 
     # The square root of the prefix workload and its inverse are where both classes start.
-    sign = 0.5 if structure == "toeplitz" else -0.5
-    j = np.arange(1, coefs)
-    start = np.cumprod((j - 1 + sign) / j)
+    start = _square_root(coefs, 0.5 if structure == "toeplitz" else -0.5)
     best = {"value": np.inf, "free": start, "count": 0}
 
     def tracked(free):
@@ -127,6 +125,12 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation, mon
         iterations=best["count"],
         warnings=() if converged else ("stopped before the gradient vanished",),
     )
+
+
+def _square_root(coefs, power):
+    """Coefficients 1 .. coefs - 1 of (1 - x)^-power."""
+    j = np.arange(1, coefs)
+    return np.cumprod((j - 1 + power) / j)
 
 
 def _inverse(c, steps):
