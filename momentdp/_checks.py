@@ -10,17 +10,18 @@ def refuse(argument: str, value: object, mend: str) -> ValueError:
 
 def finite_array(argument: str, value, ndim: int) -> np.ndarray:
     """``value`` as float64 of ``ndim`` dimensions; refuses other shapes, NaN and infinities."""
-    if np.iscomplexobj(value):
-        raise refuse(argument, "complex numbers", "pass real numbers")
     try:
-        array = np.array(value, dtype=np.float64)
+        array = np.asarray(value)
+        is_complex = np.iscomplexobj(array)
+        array = array if is_complex else np.array(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise refuse(argument, type(value).__name__, f"pass numbers ({error})") from None
+    if is_complex:
+        raise refuse(argument, "complex numbers", "pass real numbers")
     if array.ndim != ndim or array.size == 0:
         raise refuse(argument, f"shape {array.shape}", f"pass a non-empty array of {ndim} dim(s)")
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
+    if not np.isfinite(array).all():
+        where = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise refuse(argument, f"{array[where]} at index {where}", "pass finite entries only")
     return array
 

@@ -52,7 +52,7 @@ def of_matrix(
         ValueError: min_sep or max_participations not a positive whole number, or min_sep missing.
     """
     steps = len(strategy_matrix)
-    min_sep, participations = _pattern(steps, min_sep, max_participations)
+    min_sep, participations = check_pattern(steps, min_sep, max_participations)
     if participations == 1:
         return float(np.linalg.norm(strategy_matrix, axis=0).max()), True
     gram = strategy_matrix.T @ strategy_matrix
@@ -91,7 +91,7 @@ def of_banded(
     :func:`of_matrix`.
     """
     bands, steps = diagonals.shape
-    min_sep, participations = _pattern(steps, min_sep, max_participations)
+    min_sep, participations = check_pattern(steps, min_sep, max_participations)
     inside = np.add.outer(np.arange(bands), np.arange(steps)) < steps
     entries = np.where(inside, diagonals, 0.0)
     if participations == 1 or bands <= min_sep:
@@ -115,7 +115,7 @@ def of_toeplitz(
     coef = np.zeros(steps)
     given = strategy_coef[:steps]
     coef[: len(given)] = given
-    min_sep, participations = _pattern(steps, min_sep, max_participations)
+    min_sep, participations = check_pattern(steps, min_sep, max_participations)
     if participations == 1 or not np.any(coef[min_sep:]):
         squared_norms = np.cumsum(coef**2)[::-1]
         return _of_orthogonal_columns(squared_norms, min_sep, participations), True
@@ -127,7 +127,7 @@ def of_toeplitz(
     return of_matrix(matrix, min_sep, participations)
 
 
-def _pattern(steps: int, min_sep: int | None, max_participations: int | None) -> tuple[int, int]:
+def check_pattern(steps: int, min_sep: int | None, max_participations: int | None) -> tuple[int, int]:
     """(min_sep, participations that fit into the horizon), checked."""
     if max_participations is not None:
         max_participations = _checks.count("max_participations", max_participations)

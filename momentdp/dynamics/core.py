@@ -10,34 +10,36 @@ All public evaluators call these functions in float64 and return NumPy arrays; c
 (inside ``jax.enable_x64(True)``) to differentiate or to batch.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
+
+AnyArray = Array | np.ndarray
 
 
 class LinearSystem(NamedTuple):
-    """The optimizer's coefficients at each step; n is the number of its buffers."""
+    """The optimizer's coefficients at each step (NumPy or jax); n is the number of its buffers."""
 
-    F: Float[Array, "steps n n"]
-    f: Float[Array, "steps n"]
-    h: Float[Array, "steps n"]
-    c: Float[Array, "steps n"]
-    d: Float[Array, " steps"]
-    w: Float[Array, " steps"]
+    F: Float[AnyArray, "steps n n"]
+    f: Float[AnyArray, "steps n"]
+    h: Float[AnyArray, "steps n"]
+    c: Float[AnyArray, "steps n"]
+    d: Float[AnyArray, " steps"]
+    w: Float[AnyArray, " steps"]
 
 
-@partial(jax.jit, static_argnames="nesterov")
 def momentum_system(
-    learning_rates: Float[Array, " steps"], momentum, nesterov: bool, dampening, weight_decay
+    learning_rates, momentum, nesterov: bool, dampening, weight_decay
 ) -> LinearSystem:
     """Paper eq. 2, v <- mu v + (1 - dampening) g, with the variants of optax.trace and torch.
 
-    Heavy ball steps by -eta v_{t+1}, Nesterov by -eta (g + mu v_{t+1}).
+    Heavy ball steps by -eta v_{t+1}, Nesterov by -eta (g + mu v_{t+1}). Plain arithmetic on
+    (steps,) rates, so that NumPy rates give NumPy coefficients and jax rates traceable ones.
     """
-    ones = jnp.ones_like(learning_rates)
+    ones = 0 * learning_rates + 1
     gain = (1 - dampening) * ones
     d = learning_rates * (1 + momentum * gain if nesterov else gain)
     c = learning_rates * (momentum**2 if nesterov else momentum)
@@ -47,7 +49,7 @@ def momentum_system(
 
 @jax.jit
 def transfer(
-    system: LinearSystem, eigenvalues: Float[Array, " modes"]
+    system: LinearSystem, eigenvalues: Float[AnyArray, " modes"]
 ) -> Float[Array, "modes steps"]:
     """g_i[t] = d e_T / d z_t in each mode, by one adjoint sweep (paper A.1, Proposition 1)."""
 
@@ -65,10 +67,10 @@ def transfer(
 @jax.jit
 def response(
     system: LinearSystem,
-    eigenvalues: Float[Array, " modes"],
-    noise: Float[Array, "steps columns"],
-    initial_error: Float[Array, " modes"],
-    optimum: Float[Array, " modes"],
+    eigenvalues: Float[AnyArray, " modes"],
+    noise: Float[AnyArray, "steps columns"],
+    initial_error: Float[AnyArray, " modes"],
+    optimum: Float[AnyArray, " modes"],
 ) -> Float[Array, "steps columns modes"]:
     """e_{t+1} for every t, each noise column in each mode, from e_0 = initial_error.
 
@@ -91,9 +93,9 @@ def response(
 
 @jax.jit
 def dense_damage(
-    g: Float[Array, "modes steps"],
-    weights: Float[Array, " modes"],
-    noising_matrix: Float[Array, "steps steps"],
+    g: Float[AnyArray, "modes steps"],
+    weights: Float[AnyArray, " modes"],
+    noising_matrix: Float[AnyArray, "steps steps"],
 ) -> Float[Array, ""]:
     """1/2 sum_i weights_i |C^-T g_i|^2 for a dense C^-1: differentiable in all arguments."""
     return 0.5 * jnp.sum(weights * jnp.sum((g @ noising_matrix) ** 2, axis=1))

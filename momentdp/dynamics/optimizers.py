@@ -44,10 +44,9 @@ class Momentum:
     def system(self, learning_rates) -> core.LinearSystem:
         """Its coefficients at each of the (steps,) learning rates."""
         rates = check_rates(learning_rates)
-        with jax.enable_x64(True):
-            return core.momentum_system(
-                rates, self.momentum, self.nesterov, self.dampening, self.weight_decay
-            )
+        return core.momentum_system(
+            rates, self.momentum, self.nesterov, self.dampening, self.weight_decay
+        )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from jaxtyping import Float
 
 from momentdp._checks import refuse
 from momentdp.dynamics import core
-from momentdp.dynamics.optimizers import check_rates
 from momentdp.dynamics.spectra import Spectrum, as_spectrum
 
 
@@ -26,9 +25,8 @@ def transfer(
     Raises:
         ValueError: bad input, or a mode that is unstable at a constant rate.
     """
-    spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
-    system = optimizer.system(rates)
-    check_stability(system, spectrum, rates, allow_unstable)
+    spectrum, system = as_spectrum(spectrum), optimizer.system(learning_rates)
+    check_stability(system, spectrum, np.asarray(learning_rates), allow_unstable)
     with jax.enable_x64(True):
         return np.asarray(core.transfer(system, spectrum.eigenvalues))
 
@@ -38,6 +36,12 @@ def spectral_radius(
 ) -> Float[np.ndarray, " modes"]:
     """Largest |eigenvalue| of the step matrix [[1 - d k - w, -c], [f k + h, F]] of each mode."""
     F, f, h, c, d, w = (np.asarray(part)[step] for part in system)
+    if len(f) == 1:  # heavy ball and its kin: the roots of x^2 - trace x + determinant
+        error, buffer = 1 - d * eigenvalues - w, eigenvalues * f + h
+        half_trace, determinant = (error + F[0]) / 2, error * F[0] + c * buffer
+        square = half_trace**2 - determinant
+        real = np.abs(half_trace) + np.sqrt(np.maximum(square, 0.0))
+        return np.where(square >= 0, real, np.sqrt(np.maximum(determinant, 0.0)))
     matrices = np.empty((len(eigenvalues), len(f) + 1, len(f) + 1))
     matrices[:, 0, 0] = 1 - d * eigenvalues - w
     matrices[:, 0, 1:] = -c

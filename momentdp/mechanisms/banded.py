@@ -44,6 +44,6 @@ class Banded(Structure):
         """Its streaming matrix normalises columns itself; other column norms need the matrix."""
         if np.allclose((self.diagonals**2).sum(axis=0), 1.0, rtol=1e-12):
             return ColumnNormalizedBanded(
-                jnp.asarray(self.diagonals.T)
+                params=jnp.asarray(self.diagonals.T)
             ).inverse_as_streaming_matrix()
         return self.noising_matrix()

@@ -101,8 +101,8 @@ class Mechanism:
         """
         steps = count("steps", steps)
         if isinstance(obj, ColumnNormalizedBanded):
-            norms = np.linalg.norm(np.asarray(obj.params, dtype=np.float64), axis=1)
-            made = cls.from_banded((np.asarray(obj.params) / norms[:, None]).T, name)
+            diagonals = cls.from_banded(np.asarray(obj.params).T).structure.diagonals
+            made = cls.from_banded(diagonals / np.linalg.norm(diagonals, axis=0), name)
         elif isinstance(obj, StreamingMatrix) or hasattr(obj, "inverse_as_streaming_matrix"):
             with jax.enable_x64(True):
                 inverse = (
@@ -146,11 +146,18 @@ class Mechanism:
     def sensitivity(self, min_sep: int | None = None, max_participations: int = 1) -> float:
         """L2 sensitivity to one example that takes part at most ``max_participations`` times,
         any two of them at least ``min_sep`` steps apart (an upper bound where not exact)."""
-        return self.structure.sensitivity(min_sep, max_participations)[0]
+        return self._known_sensitivity(min_sep, max_participations)[0]
 
     def sensitivity_is_exact(self, min_sep: int | None = None, max_participations: int = 1) -> bool:
         """Whether ``sensitivity`` of the same arguments is exact (else an upper bound)."""
-        return self.structure.sensitivity(min_sep, max_participations)[1]
+        return self._known_sensitivity(min_sep, max_participations)[1]
+
+    def _known_sensitivity(self, *pattern) -> tuple[float, bool]:
+        # Kept with the structure, which never changes: repeated participation can take seconds.
+        known = vars(self.structure).setdefault("_sensitivities", {})
+        if pattern not in known:
+            known[pattern] = self.structure.sensitivity(*pattern)
+        return known[pattern]
 
     def normalized(self) -> "Mechanism":
         """The same noise shape at single-participation sensitivity 1."""
