@@ -61,11 +61,12 @@ def styled():
         return plt.style.context(path)
 
 
-def curves(tables, xlabel, ylabel, *, log="") -> None:
+def curves(tables, xlabel, ylabel, *, log="", crossings=None) -> None:
     """Lines over the index of a DataFrame, one a column; a dict of them makes stacked panels.
 
     Columns named after mechanisms get their look; others are values of a parameter in order.
-    ``log``: "x", "y" or "xy".
+    ``log``: "x", "y" or "xy". ``crossings``: panel -> mechanism -> places on the x axis where its
+    line gets a ring at height one.
     """
     import matplotlib.pyplot as plt
 
@@ -77,6 +78,9 @@ def curves(tables, xlabel, ylabel, *, log="") -> None:
             for place, column in enumerate(sorted(table.columns, key=_place)):
                 look = _look(column, place / max(table.shape[1] - 1, 1))
                 axes.plot(table.index, table[column], markevery=max(len(table) // 8, 1), **look)
+            for name, places in (crossings or {}).get(title, {}).items():
+                ring = {"marker": "o", "ms": 10, "mfc": "none", "mec": MECHANISMS[name].colour}
+                axes.plot(places, np.ones(len(places)), ls="none", zorder=3, **ring)
             axes.set(title=title, ylabel=ylabel)
             axes.set(xscale=_scale("x" in log), yscale=_scale("y" in log))
         axes.set_xlabel(xlabel)
@@ -84,6 +88,14 @@ def curves(tables, xlabel, ylabel, *, log="") -> None:
         wide = 2 if max(map(len, names)) > 15 else 3
         figure.legend(lines, names, loc="outside lower center", ncols=wide)
         _show(tables)
+
+
+def exchanges(panels: Mapping, crossings: Mapping, xlabel, ylabel) -> None:
+    """Ratios to one mechanism on a log scale, a panel a table; a ring where a line crosses one.
+
+    ``crossings``: panel -> mechanism -> list of places on the x axis.
+    """
+    curves(panels, xlabel, ylabel, log="y", crossings=crossings)
 
 
 def bars(table, xlabel, *, errors=None, log=False, reference=None) -> None:
@@ -230,25 +242,3 @@ def _show(shown: Mapping) -> None:
         low, mean, high = np.where(abs(three) < 1e-9 * abs(three).max(), 0.0, three)
         print(f"{lead}min {low:.4g}  mean {mean:.4g}  max {high:.4g}")
     plt.show()
-
-
-def exchanges(panels: Mapping, crossings: Mapping, xlabel, ylabel) -> None:
-    """Ratios to one mechanism on a log scale, a panel a table; a ring where a line crosses one.
-
-    ``crossings``: panel -> mechanism -> list of places on the x axis.
-    """
-    import matplotlib.pyplot as plt
-
-    with styled():
-        size = (5.6, 0.9 + 2.4 * len(panels))
-        figure, axes = plt.subplots(len(panels), sharex=True, squeeze=False, figsize=size)
-        for (title, table), axis in zip(panels.items(), axes[:, 0], strict=True):
-            for column in sorted(table.columns, key=_place):
-                axis.plot(table.index, table[column], markevery=0.125, **_look(column, 0.0))
-            for name, places in crossings[title].items():
-                ring = {"marker": "o", "ms": 10, "mfc": "none", "mec": MECHANISMS[name].colour}
-                axis.plot(places, np.ones(len(places)), ls="none", zorder=3, **ring)
-            axis.set(title=title, ylabel=ylabel, yscale="log")
-        axes[-1, 0].set_xlabel(xlabel)
-        figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-        _show(panels)
