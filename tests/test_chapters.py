@@ -13,6 +13,8 @@ from momentdp import chapters
 CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
     "01_state_space": ({"momentum": 0.5}, "damage"),
     "02_noisecurve_identity": ({"el": 0.2}, "damage"),
+    "03_mechanisms": ({"epsilon": 1.0}, "sigma"),
+    "04_crossovers": ({"el": 0.2, "other_el": 0.4}, "size_noisecurve"),
 }
 
 NOTEBOOKS = sorted(path.stem for path in chapters.NOTEBOOKS.glob("*.ipynb"))

@@ -81,7 +81,7 @@ def worst_errors(table: pd.DataFrame) -> pd.Series:
     return pd.Series({f"{a} / {b}": float((table[a] / table[b] - 1).abs().max()) for a, b in pairs})
 
 
-def ledger_rows() -> dict[str, float]:
+def ledger_rows() -> dict[str, float | int]:
     """This study's values for the ledger."""
     table = grid()
     worst = worst_errors(table)
