@@ -40,6 +40,8 @@ def _add_run(commands) -> None:
 def _ledger(arguments: argparse.Namespace) -> int:
     from momentdp import ledger
 
+    if arguments.update:
+        ledger.update()
     rows = ledger.load()
     if arguments.verdict:
         rows = rows[rows["verdict"] == arguments.verdict]
@@ -52,6 +54,7 @@ def _ledger(arguments: argparse.Namespace) -> int:
 def _add_ledger(commands) -> None:
     command = commands.add_parser("ledger", help="each number that the paper reports, and ours")
     command.add_argument("--verdict", help="only the rows with this verdict, such as 'not yet'")
+    command.add_argument("--update", action="store_true", help="recompute ours from the studies")
     command.set_defaults(call=_ledger)
 
 
@@ -76,8 +79,16 @@ def _add_verify(commands) -> None:
     command.set_defaults(call=_verify)
 
 
+def _add_study(commands) -> None:
+    from momentdp.studies import cnn_command
+
+    about = "run a long study, resumable; its records go to a folder"
+    studies = commands.add_parser("study", help=about).add_subparsers(required=True, metavar="NAME")
+    cnn_command.add_study_parser(studies)
+
+
 # Each entry adds one subcommand and sets `call`, the function that runs it and returns its exit code.
-COMMANDS = (_add_run, _add_ledger, _add_verify)
+COMMANDS = (_add_run, _add_ledger, _add_verify, _add_study)
 
 
 def _parser() -> argparse.ArgumentParser:

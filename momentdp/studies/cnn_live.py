@@ -1,5 +1,6 @@
-"""A short private run of the full CNN, seconds on one core: what the book's chapter shows live."""
+"""Short private runs of the full CNN, seconds on one core: what the book's chapter shows live."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 from matfree import decomp
+from numpy.typing import ArrayLike
 
 from momentdp._checks import finite_array, refuse
 from momentdp.studies.cnn import (
@@ -37,8 +39,8 @@ class LiveRun:
     test_loss: float
 
 
-def live_run(
-    noising_matrix,
+def live_runs(
+    noising_matrices: Mapping[str, ArrayLike],
     *,
     images: ImageSet | None = None,
     momentum: float = 0.9,
@@ -49,22 +51,23 @@ def live_run(
     init_seed: int = 0,
     order_seed: int = 0,
     noise_seed: int = 0,
-) -> LiveRun:
-    """A few private steps of 40 examples from the calibrated start; the same seeds, the same run.
+) -> dict[str, LiveRun]:
+    """A few private steps of 40 examples for each mechanism, all from one calibrated start.
 
     Args:
-        noising_matrix: (steps, steps) C^-1; all zeros trains without noise.
+        noising_matrices: name -> (steps, steps) C^-1; all zeros trains without noise.
         images: scikit-learn's digits when left out.
         noise_multiplier: noise per unit of clip norm, at sensitivity 1.
         rate_scale: eta lambda_max; the rate is constant.
     Raises:
-        ValueError: a matrix that is not square and finite, or too few images.
+        ValueError: matrices that are not square, finite and of one size, or too few images.
     """
-    matrix = finite_array("noising_matrix", noising_matrix, 2)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise refuse("noising_matrix", f"shape {matrix.shape}", "pass a square matrix")
+    matrices = {n: finite_array("noising_matrices", C, 2) for n, C in noising_matrices.items()}
+    sizes = {size for C in matrices.values() for size in C.shape}
+    if len(sizes) != 1:
+        raise refuse("noising_matrices", f"sizes {sizes}", "pass square matrices of one size")
+    (steps,) = sizes
     images = images or digits_images()
-    steps = len(matrix)
     split = split_examples(
         len(images.labels),
         data_seed=data_seed,
@@ -91,25 +94,43 @@ def live_run(
     largest = float(np.linalg.eigvalsh(lanczos(product, start).J_small)[-1])
     rate = rate_scale / largest
     stddev = noise_multiplier * clip_norm / batch_size
-    noise = correlated_noise(matrix, len(parameters), stddev=stddev, noise_seed=noise_seed)
-    run = train(
-        network,
-        parameters,
-        images,
-        shards,
-        noise,
-        learning_rates=np.full(steps, rate),
-        momentum=momentum,
-        clip_norm=clip_norm,
-    )
-    accuracy, loss = evaluate(network, run.parameters, images.pixels[held_out], labels[held_out])
-    return LiveRun(
-        source=images.source,
-        clip_norm=clip_norm,
-        largest_eigenvalue=largest,
-        learning_rate=rate,
-        losses=run.losses,
-        clipped=run.clipped,
-        test_accuracy=float(accuracy),
-        test_loss=float(loss),
-    )
+    runs = {}
+    for name, matrix in matrices.items():
+        run = train(
+            network,
+            parameters,
+            images,
+            shards,
+            correlated_noise(matrix, len(parameters), stddev=stddev, noise_seed=noise_seed),
+            learning_rates=np.full(steps, rate),
+            momentum=momentum,
+            clip_norm=clip_norm,
+        )
+        accuracy, loss = evaluate(
+            network, run.parameters, images.pixels[held_out], labels[held_out]
+        )
+        runs[name] = LiveRun(
+            source=images.source,
+            clip_norm=clip_norm,
+            largest_eigenvalue=largest,
+            learning_rate=rate,
+            losses=run.losses,
+            clipped=run.clipped,
+            test_accuracy=float(accuracy),
+            test_loss=float(loss),
+        )
+    return runs
+
+
+def ledger_rows() -> dict[str, float]:
+    """What the network and the splits of G.1 are, from the code that makes them."""
+    parts = {"train": 40_000, "calibration": 2_000, "validation": 3_000, "test": 5_000}
+    split = split_examples(50_000, data_seed=0, **parts)
+    shards = shard_examples(split["train"], steps=100, batch_size=400, order_seed=0)
+    sizes = {f"cnn.split.{name}": len(np.unique(rows)) for name, rows in split.items()}
+    parameters = Network.for_device().init(source_key("initialisation", 0))
+    return sizes | {
+        "cnn.parameters": len(parameters),
+        "cnn.shards": len(shards),
+        "cnn.shard_size": shards.shape[1],
+    }

@@ -158,15 +158,15 @@ def test_live_run_repeats_and_noise_has_its_own_seed(monkeypatch):
     monkeypatch.setattr(
         cnn_live, "Network", type("T", (), {"for_device": staticmethod(lambda: TINY)})
     )
-    run = cnn_live.live_run(np.eye(3), noise_multiplier=1.0)
-    again = cnn_live.live_run(np.eye(3), noise_multiplier=1.0, noise_seed=1)
+    run = cnn_live.live_runs({"iid": np.eye(3)}, noise_multiplier=1.0)["iid"]
+    again = cnn_live.live_runs({"iid": np.eye(3)}, noise_multiplier=1.0, noise_seed=1)["iid"]
     for name in ("clip_norm", "largest_eigenvalue", "learning_rate", "source"):
         assert getattr(run, name) == getattr(again, name)  # the same start, to the bit
     assert again.losses[0] == run.losses[0]  # common start, order and data
     assert again.losses[2] != run.losses[2]
     assert run.learning_rate * run.largest_eigenvalue == pytest.approx(0.3)
     assert 0 < run.clipped[0] < 1
-    with pytest.raises(ValueError, match="noising_matrix: got shape"):
-        cnn_live.live_run(np.ones((3, 2)), noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="noising_matrices: got sizes"):
+        cnn_live.live_runs({"odd": np.ones((3, 2))}, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="count: got 1797 examples"):
-        cnn_live.live_run(np.eye(100), noise_multiplier=1.0)
+        cnn_live.live_runs({"iid": np.eye(100)}, noise_multiplier=1.0)
