@@ -27,6 +27,7 @@ _SKY, _VERMILION, _PINK, _BROWN, _WINE = "#56b4e9", "#d55e00", "#cc79a7", "#7a52
 MECHANISMS = {
     "iid": Style("iid", _GREY, "o", ":"),
     "dense": Style("dense", _BLACK, "s", "-"),
+    "dense_jax_privacy": Style("dense (jax-privacy)", _BLACK, "d", "--"),
     "bandmf_mean": Style("BandMF (mean)", _BLUE, "^", "-"),
     "bandmf_max": Style("BandMF (max)", _BLUE, "v", "--"),
     "toeplitz_mean": Style("Toeplitz (mean)", _ORANGE, "^", "-"),
