@@ -46,7 +46,8 @@ def _ledger(arguments: argparse.Namespace) -> int:
     if arguments.verdict:
         rows = rows[rows["verdict"] == arguments.verdict]
     columns = ["id", "kind", "reported", "ours", "tolerance", "verdict"]
-    print(rows[columns].to_string(index=False, na_rep=""))
+    shown = rows[columns].map(lambda v: f"{v:.6g}" if isinstance(v, float) else v)
+    print(shown.replace("nan", "").to_string(index=False))
     print("\n" + rows["verdict"].value_counts(sort=False).to_string(header=False))
     return 0
 
