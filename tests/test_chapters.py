@@ -15,6 +15,9 @@ CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
     "02_noisecurve_identity": ({"el": 0.2}, "damage"),
     "03_mechanisms": ({"epsilon": 1.0}, "sigma"),
     "04_crossovers": ({"el": 0.2, "other_el": 0.4}, "size_noisecurve"),
+    "05_logistic": ({"epsilon": 1.0}, "share"),
+    "06_cnn_boundary": ({"steps": 4}, "fallen"),
+    "90_ledger": ({"listed": "not yet"}, "listed_rows"),
 }
 
 NOTEBOOKS = sorted(path.stem for path in chapters.NOTEBOOKS.glob("*.ipynb"))
