@@ -8,6 +8,8 @@ import tomllib
 import pytest
 import yaml
 
+from momentdp import chapters
+
 
 def lock_entries(root) -> dict[str, str]:
     """Name -> the whole entry of the lock, hashes included."""
@@ -63,6 +65,16 @@ def test_launch_and_table_of_contents_name_files_that_exist(root):
         assert len(found) == 1, file
     shown = {file for file in files if file.startswith("notebooks/")}
     assert shown == {f"notebooks/{path.stem}" for path in (root / "notebooks").glob("*.ipynb")}
+
+
+def test_commands_in_the_text_name_chapters_and_parameters_that_exist(root):
+    texts = [root / "README.md", *sorted((root / "book").glob("*.md"))]
+    commands = "\n".join(path.read_text(encoding="utf-8") for path in texts)
+    found = re.findall(r"momentdp run ([a-z0-9_]+)(.*)", commands)
+    assert len(found) >= 3
+    for chapter, options in found:
+        names = re.findall(r"-p (\w+)", options)
+        assert set(names) <= set(chapters.chapter_parameters(chapter)), (chapter, names)
 
 
 IMPORT = """
