@@ -91,14 +91,6 @@ def curves(tables, xlabel, ylabel, *, log="", crossings=None) -> None:
         _show(tables)
 
 
-def exchanges(panels: Mapping, crossings: Mapping, xlabel, ylabel) -> None:
-    """Ratios to one mechanism on a log scale, a panel a table; a ring where a line crosses one.
-
-    ``crossings``: panel -> mechanism -> list of places on the x axis.
-    """
-    curves(panels, xlabel, ylabel, log="y", crossings=crossings)
-
-
 def bars(table, xlabel, *, errors=None, log=False, reference=None) -> None:
     """A horizontal bar for each row, best (lowest) of the first column on top; a panel a column.
 

@@ -7,6 +7,8 @@ from momentdp.damage import damage, quadratic_factor
 from momentdp.privacy import noise_stddev
 from momentdp.synthesis.dense import nuclear_bound
 
+TIE = 1e-9  # relative difference up to which two damages are one: the book's tie rule
+
 
 def damage_floor(optimizer, spectrum, learning_rates, *, noise_multiplier: float = 1.0) -> float:
     """A damage that no mechanism of sensitivity 1 under single participation can go below.
@@ -45,7 +47,8 @@ def rank(
         min_sep, max_participations: the participation pattern.
 
     Returns:
-        DataFrame indexed by mechanism: rank (1 is best), damage (loss units), relative_to_best,
+        DataFrame indexed by mechanism: rank (1 is best; ties at relative 1e-9 share a place),
+        damage (loss units), relative_to_best,
         relative_to_floor, sensitivity, sensitivity_is_exact, noise_multiplier.
 
     Raises:
@@ -74,7 +77,9 @@ def rank(
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("mechanism")
     table = table.sort_values("damage", kind="stable")
     floor = damage_floor(optimizer, spectrum, learning_rates, noise_multiplier=unit)
-    table.insert(0, "rank", range(1, len(table) + 1))
+    is_next = ~(table["damage"] <= table["damage"].shift() * (1 + TIE))
+    places = pd.Series(range(1, len(table) + 1), index=table.index)
+    table.insert(0, "rank", places.where(is_next).ffill().astype(int))
     table.insert(2, "relative_to_best", table["damage"] / table["damage"].iloc[0])
     table.insert(3, "relative_to_floor", table["damage"] / floor)
     table["noise_multiplier"] = noise_stddev(epsilon, delta)

@@ -13,6 +13,7 @@ from momentdp._checks import number, refuse
 from momentdp.damage import damage, damage_curve
 from momentdp.dynamics import schedules, spectra
 from momentdp.dynamics.optimizers import Momentum
+from momentdp.evaluation.rank import rank
 from momentdp.evaluation.scores import STABLE_EL
 from momentdp.mechanisms.catalogue import PAPER, catalogue
 
@@ -23,6 +24,7 @@ ARMS = {
     "b": "eta / (1 - mu) fixed, momentum changed",
     "c": "no momentum, eta as large as arm a's eta / (1 - mu)",
 }
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 NOISECURVES = ("noisecurve", "noisecurve_floor", "noisecurve_adam")
 
 
@@ -183,5 +185,15 @@ def ledger_rows(el: float = 0.4, kappa: float = 10.0) -> dict[str, object]:
     dense_wins = table.index[table["best"] == "dense"]
     rows["intervention.dense_from"] = float(dense_wins.min())
     slices = winners(with_library_dense(catalogue(128)), "a", el)
+    pool, rates = catalogue(128), schedules.cosine(128, el)
+    orders = {
+        tuple(
+            rank(
+                pool, Momentum(0.9), spectra.log_spaced(16, kappa), rates, epsilon=e, delta=1e-5
+            ).index
+        )
+        for e in EPSILONS
+    }
+    rows["privacy.epsilon_invariance"] = "invariant" if len(orders) == 1 else "changes"
     rows["crossovers.slices_changed"] = int((slices.nunique(axis=1) > 1).sum())
     return rows

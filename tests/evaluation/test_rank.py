@@ -4,6 +4,7 @@ import numpy as np
 import oracles
 import pytest
 
+import momentdp as mdp
 from momentdp.damage import damage
 from momentdp.dynamics import schedules
 from momentdp.dynamics.optimizers import Momentum
@@ -161,3 +162,12 @@ def test_bad_input(options, message):
     } | options
     with pytest.raises(ValueError, match="^" + message):
         rank(**given)
+
+
+def test_ties_share_the_better_place():
+    """sqrt and LR-aware's first reading are one mechanism under two names."""
+    pool = mdp.catalogue(32, pool=["iid", "sqrt", "lr_aware_sqrt", "nsr"])
+    rates, spectrum = mdp.schedules.constant(32, 0.3), mdp.spectra.log_spaced(4, 10.0)
+    places = mdp.rank(pool, mdp.Momentum(0.5), spectrum, rates, epsilon=2.0, delta=1e-5)["rank"]
+    assert places["sqrt"] == places["lr_aware_sqrt"]
+    assert sorted(places) in ([1, 1, 3, 4], [1, 2, 2, 4], [1, 2, 3, 3])
