@@ -77,7 +77,7 @@ def solve_banded(
         if careful:
             bound = banded_bound(run.C, F, ridge, stage.ridge)
     for accuracy in (1e-4, 1e-5, 1e-6, 1e-7):
-        stationary = run.descend(target, accuracy, run.left, "banded P1", tolerance)
+        stationary = run.descend(target, accuracy, run.left, "banded P1", min(tolerance, 1e-6))
         X = gram_diagonals(run.C, floor)
         if certify:
             bound = max(bound, banded_bound(banded_factor(X), F, ridge))
