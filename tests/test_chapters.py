@@ -17,6 +17,8 @@ CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
     "04_crossovers": ({"el": 0.2, "other_el": 0.4}, "size_noisecurve"),
     "05_logistic": ({"epsilon": 1.0}, "share"),
     "06_cnn_boundary": ({"steps": 4}, "fallen"),
+    "07_prior_work": ({"final_ratio": 0.5}, "root_mean"),
+    "08_synthesis": ({"momentum": 0.5}, "live_banded"),
     "90_ledger": ({"listed": "not yet"}, "listed_rows"),
 }
 
