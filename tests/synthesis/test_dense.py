@@ -5,7 +5,9 @@ import pytest
 import scipy.optimize
 
 from momentdp.synthesis.banded import solve_banded
+from momentdp.synthesis.certificate import banded_bound
 from momentdp.synthesis.dense import nuclear_bound, nuclear_value, solve_dense
+from momentdp.synthesis.problem import banded_factor, diagonals_of
 
 
 def prefix(steps):
@@ -84,24 +86,45 @@ def test_floor_of_the_final_loss(final_loss, el, momentum, floor):
 
 @pytest.mark.parametrize("rank", [2, 6])
 def test_random_feasible_points_never_fall_below_the_bounds(feasible, rank):
+    """Far from the optimum and close to it (mixtures with it are feasible too)."""
     rng = np.random.default_rng(rank)
     F = rng.standard_normal((6, rank))
-    bounds = {6: max(solve_dense(factor=F).dual_bound, nuclear_bound(F)[0])}
-    for bands in (1, 2, 4):
-        bounds[bands] = solve_banded(factor=F, bands=bands).dual_bound
-    for bands, bound in bounds.items():
-        assert bound > 0
-        for _ in range(300):
-            X = feasible(rng, 6, bands)
+    cases = [(6, solve_dense(factor=F))]
+    cases += [(bands, solve_banded(factor=F, bands=bands)) for bands in (1, 2, 4)]
+    for bands, solution in cases:
+        best = solution.strategy_matrix.T @ solution.strategy_matrix
+        bound = max(solution.dual_bound, nuclear_bound(F)[0])
+        assert 0 < bound <= solution.objective
+        for weight in np.repeat([1e-4, 1e-2, 0.3, 1.0], 50):
+            X = (1 - weight) * best + weight * feasible(rng, 6, bands)
             assert np.sum(F * np.linalg.solve(X, F)) >= bound * (1 - 1e-9)
 
 
-def test_any_weights_give_a_bound(feasible):
+@pytest.mark.parametrize("bands", [2, 4])
+@pytest.mark.parametrize("ridge", [0.0, 0.1])
+def test_any_point_gives_a_banded_bound(feasible, bands, ridge):
+    rng = np.random.default_rng(bands)
+    F = rng.standard_normal((6, 6))
+    regularisation = ridge * 6 / np.sum(F**2)
+    best = solve_banded(factor=F, bands=bands, regularisation=regularisation, tolerance=1e-9)
+    tight = banded_bound(best.factor, F, ridge)
+    assert tight == pytest.approx(best.objective, rel=1e-6)
+    for weight in np.repeat([1e-3, 1e-2, 0.1, 1.0], 30):
+        X = best.strategy_matrix.T @ best.strategy_matrix
+        X = (1 - weight) * X + weight * feasible(rng, 6, bands)
+        C = banded_factor(diagonals_of(X, bands))
+        assert banded_bound(C, F, ridge) <= best.objective * (1 + 1e-9)
+
+
+def test_any_weights_give_a_bound():
     rng = np.random.default_rng(0)
-    F = rng.standard_normal((6, 3))
-    best = solve_dense(factor=F).objective
-    for v in rng.exponential(size=(50, 6)):
-        assert nuclear_value(F, v) <= best * (1 + 1e-9)
+    F = rng.standard_normal((6, 6))
+    solution = solve_dense(factor=F)
+    X = solution.strategy_matrix.T @ solution.strategy_matrix
+    best = np.diag(np.linalg.solve(X, F) @ np.linalg.solve(X, F).T)
+    assert nuclear_value(F, best) == pytest.approx(solution.objective, rel=1e-6)
+    for v in best * rng.lognormal(sigma=0.2, size=(50, 6)):
+        assert nuclear_value(F, v) <= solution.objective
 
 
 def test_zero_rows_cost_nothing():
