@@ -161,3 +161,9 @@ def test_refusals():
         mdp.solve_p1(np.diag([1.0, -1.0]))
     with pytest.raises(ValueError, match="symmetric"):
         mdp.solve_p1(np.array([[1.0, 1.0], [0.0, 1.0]]))
+
+
+def test_a_class_without_a_bound_claims_no_gap():
+    rates = mdp.schedules.constant(16, 0.3)
+    design = mdp.synthesize(mdp.Momentum(0.5), [1.0, 0.1], rates, structure="toeplitz", bands=4)
+    assert np.isnan(design.dual_bound) and np.isnan(design.gap)

@@ -36,8 +36,9 @@ class P1Solution:
 
     @property
     def gap(self) -> float:
-        """Relative duality gap, never below zero."""
-        return max(0.0, (self.objective - self.dual_bound) / self.objective)
+        """Relative duality gap, never below zero; NaN where no bound is known."""
+        gap = (self.objective - self.dual_bound) / self.objective
+        return max(gap, 0.0)  # in this order, since max(0.0, nan) is 0.0
 
     @property
     def strategy_matrix(self) -> Float[np.ndarray, "steps steps"]:
