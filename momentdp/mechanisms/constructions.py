@@ -10,10 +10,11 @@ import numpy as np
 from jax_privacy.matrix_factorization import banded, toeplitz
 from jax_privacy.matrix_factorization import dense as jp_dense
 
+from momentdp._checks import refuse
 from momentdp.damage import quadratic_factor, workload_matrix
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.mechanisms.toeplitz import inverse_series
+from momentdp.mechanisms.toeplitz import inverse_series, series_root
 from momentdp.synthesis.adam import solve_adam
 from momentdp.synthesis.banded import solve_banded
 from momentdp.synthesis.dense import solve_dense
@@ -136,16 +137,7 @@ def lr_aware_toeplitz(steps: int, bands: int, learning_rates) -> Mechanism:
     has to be positive.
     """
     chi = np.asarray(learning_rates) / learning_rates[0]
-    return Mechanism.from_toeplitz(steps=steps, strategy_coef=_series_root(chi)).normalized()
-
-
-def _series_root(chi: np.ndarray) -> np.ndarray:
-    """Power series with square ``chi`` (chi_0 = 1), by equating coefficients."""
-    root = np.zeros_like(chi)
-    root[0] = 1.0
-    for k in range(1, len(chi)):
-        root[k] = (chi[k] - root[1:k] @ root[k - 1 : 0 : -1]) / 2.0
-    return root
+    return Mechanism.from_toeplitz(steps=steps, strategy_coef=series_root(chi)).normalized()
 
 
 def lr_aware_opt(steps: int, bands: int, learning_rates) -> Mechanism:
@@ -164,7 +156,7 @@ def momentum_dense(steps: int, bands: int, learning_rates, momentum) -> Mechanis
 
 def momentum_bisr(steps: int, bands: int, momentum) -> Mechanism:
     """Banded inverse square root of the workload with weights 1 + mu + .. + mu^k."""
-    root = _series_root(np.cumsum(momentum ** np.arange(steps, dtype=float)))
+    root = series_root(np.cumsum(momentum ** np.arange(steps, dtype=float)))
     coef = inverse_series(root, steps)[: min(bands, steps)]
     return Mechanism.from_toeplitz(steps=steps, noising_coef=coef).normalized()
 
@@ -173,7 +165,9 @@ def _noisecurve_factor(learning_rates, spectrum) -> np.ndarray:
     """NoiseCurve's Q = V' M V: mu = 0 and the peak rate throughout, with the rate left out."""
     peak = float(np.max(learning_rates))
     rates = np.full(len(learning_rates), peak)
-    return quadratic_factor(Momentum(0.0), spectrum, rates) / peak
+    if spectrum.largest == 0:
+        raise refuse("spectrum", "all zeros", "pass a positive eigenvalue: NoiseCurve needs one")
+    return quadratic_factor(Momentum(0.0), spectrum, rates, allow_unstable=True) / peak
 
 
 def noisecurve(steps: int, bands: int, learning_rates, spectrum) -> Mechanism:

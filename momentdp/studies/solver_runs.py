@@ -116,6 +116,18 @@ def regularised(eps: float) -> dict:
     return found
 
 
+def unregularised(gradients: int) -> dict:
+    """P1 at T = 128 with nothing to bound the noise, stopped after so many gradients."""
+    factor = p1_factor(STEPS, 10.0, 0.4)
+    solution = solve_banded(factor=factor, bands=BANDS, max_iterations=gradients)
+    m = Mechanism.from_banded(solution.factor)
+    found = {"gradients": solution.iterations, "converged": solution.converged}
+    found["objective"] = float(np.sum(m.structure.solve_transposed(factor.T) ** 2))
+    found["noise"] = np.linalg.norm(m.noising_matrix, axis=1).tolist()
+    found["spectrum"] = (np.linalg.svd(m.strategy_matrix, compute_uv=False) ** 2).tolist()
+    return found
+
+
 def trajectory(momentum: float, schedule: str, kappa: float) -> dict:
     """D_dyn(T) and mean_t D_dyn(t) of Table 3's pool, also as seen through a wrong curvature."""
     rates = schedules.FAMILIES[schedule](STEPS, 0.4)

@@ -33,6 +33,7 @@ STUDIES = {
     "crosscheck": (runs.crosscheck, list(itertools.product((8, 16, 32), (2, 4)))),
     "adam": (runs.adam_start, [*((seed,) for seed in range(24)), (0, 1e-14)]),
     "eps": (runs.regularised, [(eps,) for eps in EPSILONS]),
+    "gradients": (runs.unregularised, [(25 * 2**k,) for k in range(7)]),
     "trajectory": (runs.trajectory, list(TABLE3)),
     "synthesis": (
         runs.synthesis,

@@ -56,6 +56,23 @@ def test_records_at_the_horizon_of_the_paper():
     assert abs(starts["last"].iloc[-1] / starts["last"].iloc[0] - 1) > 0.01
 
 
+def test_unregularised_records():
+    """The objective settles while X goes singular; the first record, made again."""
+    infimum = 6.92413  # as above
+    stopped = solvers.load("gradients")
+    assert stopped["gradients"].is_monotonic_increasing
+    assert stopped["gradients"].iloc[-1] < stopped.index[-1]  # it ended by itself
+    assert (np.diff(stopped["objective"]) < 0).all()
+    assert stopped["objective"].iloc[-1] == pytest.approx(infimum, rel=1e-5)
+    assert stopped["objective"].iloc[2] < 1.001 * infimum
+    for spectrum, noise in zip(stopped["spectrum"], stopped["noise"], strict=True):
+        assert sum(spectrum) == pytest.approx(128)  # trace of X, unit diagonal
+        # tr X^-1 from its eigenvalues and from the variances of the steps
+        assert np.sum(1 / np.array(spectrum)) == pytest.approx(np.sum(np.square(noise)), rel=1e-4)
+    again = solver_runs.unregularised(25)
+    assert again["noise"] == pytest.approx(stopped["noise"].iloc[0], rel=1e-3)
+
+
 def test_last_only_in_closed_form():
     steps, f = 24, 0.05
     design = mdp.solve_p1(factor=np.ones((steps, 1)), bands=steps, floor=f)
