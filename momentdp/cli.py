@@ -54,7 +54,9 @@ def _ledger(arguments: argparse.Namespace) -> int:
 
 def _add_ledger(commands) -> None:
     command = commands.add_parser("ledger", help="each number that the paper reports, and ours")
-    command.add_argument("--verdict", help="only the rows with this verdict, such as 'not yet'")
+    command.add_argument(
+        "--verdict", metavar="VERDICT", help="only the rows with this verdict, such as 'not yet'"
+    )
     command.add_argument("--update", action="store_true", help="recompute ours from the studies")
     command.set_defaults(call=_ledger)
 

@@ -110,7 +110,11 @@ def damage_curve(
     system = optimizer.system(rates)
     check_stability(system, spectrum, rates, allow_unstable)
     variances = error_variances(m, system, spectrum.eigenvalues)
-    return 0.5 * (sigma * m.sensitivity(min_sep, max_participations)) ** 2 * (variances @ weights)
+    scale = sigma * m.sensitivity(min_sep, max_participations)
+    curve = 0.5 * scale**2 * (variances @ weights)
+    if not np.isfinite(curve).all():
+        raise refuse("damage", "an overflow", "lower the rates, or pass a better conditioned C")
+    return curve
 
 
 def error_variances(m, system, eigenvalues: Modes) -> Float[np.ndarray, "steps modes"]:

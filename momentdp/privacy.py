@@ -1,8 +1,8 @@
 """How much noise (epsilon, delta)-differential privacy asks for.
 
 The analytic Gaussian mechanism (Balle and Wang 2018) through dp-accounting. The classical bound
-``sqrt(2 log(1.25 / delta)) / epsilon`` is not used: it is wasteful below epsilon = 1 and invalid
-above it.
+``sqrt(2 log(1.25 / delta)) / epsilon`` is not used: it is wasteful below epsilon = 1, not proven
+above, and too small where epsilon is large.
 """
 
 from numbers import Real

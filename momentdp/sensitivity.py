@@ -127,7 +127,9 @@ def of_toeplitz(
     return of_matrix(matrix, min_sep, participations)
 
 
-def check_pattern(steps: int, min_sep: int | None, max_participations: int | None) -> tuple[int, int]:
+def check_pattern(
+    steps: int, min_sep: int | None, max_participations: int | None
+) -> tuple[int, int]:
     """(min_sep, participations that fit into the horizon), checked."""
     if max_participations is not None:
         max_participations = _checks.count("max_participations", max_participations)

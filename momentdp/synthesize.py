@@ -1,12 +1,13 @@
 """Mechanisms designed for one optimizer: problem P1 with the Q of its own dynamics."""
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
 
-from momentdp._checks import count, number, refuse
+from momentdp._checks import count, finite_array, number, refuse
 from momentdp.damage import quadratic_factor, trajectory_gram, transferred_variance
 from momentdp.dynamics.optimizers import Momentum, check_rates
 from momentdp.dynamics.spectra import as_spectrum
@@ -25,9 +26,11 @@ LARGEST_DENSE = 512  # "auto" leaves the dense class out above this horizon
 class Design:
     """A solved problem: the mechanism and the proof of how good it is.
 
-    ``objective`` is tr(Q X^-1) (twice the damage at unit noise multiplier), ``dual_bound`` a proven
-    lower bound on it for the whole class (NaN where none is known), ``gap`` their relative
-    difference.
+    ``objective`` is tr(Q X^-1) of the problem that was solved, its regularisation, robustness and
+    trajectory weight included (without them: twice the damage at unit noise multiplier).
+    ``dual_bound`` is a proven lower bound on that objective for the whole class (NaN where none is
+    known), ``gap`` their relative difference. For the damage itself call ``damage(design.mechanism,
+    ...)`` and ``damage_floor``.
     """
 
     mechanism: Mechanism
@@ -36,7 +39,7 @@ class Design:
     def __getattr__(self, name):
         if name in ("objective", "dual_bound", "gap", "converged", "iterations", "warnings"):
             return getattr(self.solution, name)
-        raise AttributeError(name)
+        raise AttributeError(f"'Design' object has no attribute {name!r}")
 
 
 def solve_p1(
@@ -79,15 +82,17 @@ def design_factor(
     """
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
     weight = number("trajectory_weight", trajectory_weight, 0.0)
-    errors = dict(robust_to or {})
+    if not isinstance(robust_to, (Mapping, type(None))):
+        raise refuse("robust_to", repr(robust_to), 'pass {"curvature": [...], "momentum": [...]}')
+    errors = {k: finite_array(f"robust_to[{k!r}]", v, 1) for k, v in (robust_to or {}).items()}
     if unknown := set(errors) - {"curvature", "momentum"}:
         raise refuse("robust_to", sorted(unknown), 'pass keys "curvature" and "momentum" only')
     optimizers = [optimizer]
     if "momentum" in errors:
         if not isinstance(optimizer, Momentum):
             raise refuse("robust_to", "momentum", "pass a Momentum optimizer with it")
-        optimizers = [replace(optimizer, momentum=mu) for mu in errors["momentum"]]
-    spectra = [spectrum.scaled(factor) for factor in errors.get("curvature", (1.0,))]
+        optimizers = [replace(optimizer, momentum=float(mu)) for mu in errors["momentum"]]
+    spectra = [spectrum.scaled(float(factor)) for factor in errors.get("curvature", (1.0,))]
     cases = list(itertools.product(optimizers, spectra))
     final = np.concatenate([quadratic_factor(*case, rates) for case in cases], axis=1)
     if weight == 0 and final.shape[1] <= len(rates):
@@ -111,6 +116,8 @@ def synthesize(
     trajectory_weight: float = 0.0,
 ) -> Design:
     """The mechanism of least predicted damage for this optimizer, of sensitivity 1.
+
+    Made for single participation; under repeated participation compare it by ``rank``.
 
     Args:
         optimizer, spectrum, learning_rates: as in ``damage``.

@@ -38,6 +38,8 @@ class Momentum:
         number("momentum", self.momentum, 0.0, 1.0)
         number("dampening", self.dampening, 0.0, 1.0)
         number("weight_decay", self.weight_decay, 0.0)
+        if not isinstance(self.nesterov, (bool, np.bool_)):
+            raise refuse("nesterov", repr(self.nesterov), "pass True or False")
         if self.nesterov and self.dampening:
             raise refuse("dampening", self.dampening, "pass 0 with nesterov=True")
 
@@ -134,7 +136,7 @@ def _linearise(factory, rates) -> core.LinearSystem:
         raise refuse(
             "factory",
             f"an update that is not an affine map (off by {worst:.2g})",
-            "pass a linear optimizer; for Adam or clipping linearise along a trajectory instead",
+            "pass a linear optimizer; the exact evaluator does not cover Adam or clipping",
         )
     update, buffers = -maps[:, n], maps[:, :n]
     return core.LinearSystem(

@@ -103,15 +103,19 @@ def from_matrix(H, negative: str = "error") -> Spectrum:
     return Spectrum(np.where(abs(values) < tiny, 0.0, values), negative=negative)
 
 
-def from_hvp(hvp, dim: int, num_eigenvalues: int, num_probes: int, key) -> Spectrum:
+def from_hvp(
+    hvp, dim: int, num_eigenvalues: int, num_probes: int, key, negative: str = "error"
+) -> Spectrum:
     """The top of a spectrum and its trace, from Hessian-vector products alone.
 
     Args:
         hvp: v (dim,) -> H v (dim,), traceable by jax.
         dim: parameters.
-        num_eigenvalues: Lanczos steps; their non-negative Ritz values become modes.
+        num_eigenvalues: Lanczos steps; their Ritz values become modes.
         num_probes: Hutchinson probes for the trace.
         key: jax.random key (start vector and probes).
+        negative: "error" or "clip", as in Spectrum; Ritz values above -1e-3 of the largest are
+            rounding (the products may be float32) and count as zero.
 
     The rest of the trace becomes one eigenvalue with multiplicity dim - num_eigenvalues: the bulk.
     """
@@ -125,8 +129,10 @@ def from_hvp(hvp, dim: int, num_eigenvalues: int, num_probes: int, key) -> Spect
     sampler = stochtrace.sampler_signs(jnp.zeros(dim), num=count("num_probes", num_probes))
     estimate = stochtrace.estimator_monte_carlo(stochtrace.monte_carlo_trace(), sampler)
     bulk = max((float(estimate(hvp, probe_key)) - ritz.sum()) / (dim - top), 0.0)
-    values = np.concatenate([[bulk], np.maximum(ritz, 0.0)]).astype(np.float64)
-    return Spectrum(values, np.concatenate([[float(dim - top)], np.ones(top)]))
+    ritz = np.where((ritz < 0) & (ritz > -1e-3 * abs(ritz).max()), 0.0, ritz)
+    values = np.concatenate([[bulk], ritz]).astype(np.float64)
+    weights = np.concatenate([[float(dim - top)], np.ones(top)])
+    return Spectrum(values, weights, negative=negative)
 
 
 BOOK = {

@@ -68,7 +68,7 @@ def check_stability(
         raise refuse(
             "learning_rates",
             f"{found} (spectral radius {radius[mode]:.4f})",
-            "lower the rate (heavy ball needs eta lambda < 2 (1 + mu)) or pass allow_unstable=True",
+            "lower the rate until the radius is at most 1, or pass allow_unstable=True",
         )
     warnings.warn(
         f"learning_rates: {found} is unstable while it lasts (spectral radius {radius[mode]:.4f})",

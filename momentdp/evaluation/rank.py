@@ -1,9 +1,12 @@
 """The table a practitioner reads: mechanisms by calibrated damage, best first."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from momentdp._checks import number, refuse
 from momentdp.damage import damage, quadratic_factor
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.privacy import noise_stddev
 from momentdp.synthesis.dense import nuclear_bound
 
@@ -54,8 +57,15 @@ def rank(
     Raises:
         ValueError: no mechanism, mismatched horizons, or anything that ``damage`` refuses.
     """
-    if not mechanisms:
-        raise refuse("mechanisms", "an empty pool", "pass at least one, e.g. catalogue(steps)")
+    if not isinstance(mechanisms, Mapping) or not mechanisms:
+        raise refuse("mechanisms", repr(mechanisms)[:60], "pass a dict of name -> Mechanism")
+    for name, m in mechanisms.items():
+        if not isinstance(m, Mechanism):
+            raise refuse(
+                f"mechanisms[{name!r}]",
+                type(m).__name__,
+                "pass a Mechanism: Mechanism.from_strategy_matrix(C), or a design's .mechanism",
+            )
     pattern = {"min_sep": min_sep, "max_participations": max_participations}
     unit = noise_stddev(
         epsilon,

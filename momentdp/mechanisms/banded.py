@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy.linalg.lapack import dtbtrs
 
 from momentdp import sensitivity
-from momentdp.mechanisms.structure import Rows, Square, Structure
+from momentdp.mechanisms.structure import Rows, Square, Structure, frozen
 
 
 class Banded(Structure):
@@ -16,7 +16,7 @@ class Banded(Structure):
     def __init__(self, diagonals: Float[np.ndarray, "bands steps"]):
         bands, self.steps = diagonals.shape
         inside = np.arange(self.steps) + np.arange(bands)[:, None] < self.steps
-        self.diagonals = np.asfortranarray(np.where(inside, diagonals, 0.0))
+        self.diagonals = frozen(np.asfortranarray(np.where(inside, diagonals, 0.0)))
 
     def strategy_matrix(self) -> Square:
         matrix = np.zeros((self.steps, self.steps))

@@ -10,6 +10,7 @@ import numpy as np
 from jax_privacy.matrix_factorization import banded, toeplitz
 from jax_privacy.matrix_factorization import dense as jp_dense
 
+from momentdp._checks import refuse
 from momentdp.damage import quadratic_factor, workload_matrix
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
@@ -164,7 +165,9 @@ def _noisecurve_factor(learning_rates, spectrum) -> np.ndarray:
     """NoiseCurve's Q = V' M V: mu = 0 and the peak rate throughout, with the rate left out."""
     peak = float(np.max(learning_rates))
     rates = np.full(len(learning_rates), peak)
-    return quadratic_factor(Momentum(0.0), spectrum, rates) / peak
+    if spectrum.largest == 0:
+        raise refuse("spectrum", "all zeros", "pass a positive eigenvalue: NoiseCurve needs one")
+    return quadratic_factor(Momentum(0.0), spectrum, rates, allow_unstable=True) / peak
 
 
 def noisecurve(steps: int, bands: int, learning_rates, spectrum) -> Mechanism:

@@ -6,14 +6,14 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from momentdp import sensitivity
-from momentdp.mechanisms.structure import Rows, Square, Structure
+from momentdp.mechanisms.structure import Rows, Square, Structure, frozen
 
 
 class Dense(Structure):
     """C given as a matrix; O(steps^2) memory, O(rows steps^2) a solve."""
 
     def __init__(self, strategy_matrix: Square):
-        self._strategy_matrix = strategy_matrix
+        self._strategy_matrix = frozen(strategy_matrix)
         self.steps = len(strategy_matrix)
 
     def strategy_matrix(self) -> Square:
@@ -21,7 +21,7 @@ class Dense(Structure):
 
     @cached_property
     def _inverse(self) -> Square:
-        return solve_triangular(self._strategy_matrix, np.eye(self.steps), lower=True)
+        return frozen(solve_triangular(self._strategy_matrix, np.eye(self.steps), lower=True))
 
     def noising_matrix(self) -> Square:
         return self._inverse

@@ -13,6 +13,7 @@ from momentdp.mechanisms.banded import Banded
 from momentdp.mechanisms.dense import Dense
 from momentdp.mechanisms.structure import Structure
 from momentdp.mechanisms.toeplitz import Toeplitz
+from momentdp.sensitivity import check_pattern
 
 Matrix = Float[np.ndarray, "steps steps"]
 
@@ -155,9 +156,13 @@ class Mechanism:
     def _known_sensitivity(self, *pattern) -> tuple[float, bool]:
         # Kept with the structure, which never changes: repeated participation can take seconds.
         known = vars(self.structure).setdefault("_sensitivities", {})
-        if pattern not in known:
-            known[pattern] = self.structure.sensitivity(*pattern)
-        return known[pattern]
+        key = check_pattern(self.steps, *pattern)
+        if key not in known:
+            value, is_exact = self.structure.sensitivity(*pattern)
+            if not 0 < value < np.inf:
+                raise refuse(f"mechanism {self.name!r}", f"sensitivity {value}", "rescale C")
+            known[key] = value, is_exact
+        return known[key]
 
     def normalized(self) -> "Mechanism":
         """The same noise shape at single-participation sensitivity 1."""

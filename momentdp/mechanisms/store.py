@@ -8,6 +8,8 @@ the book are committed as ``frozen.npz`` with its SHA-256 beside it; others go t
 import hashlib
 import os
 import tempfile
+import warnings
+import zipfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -82,7 +84,7 @@ def verify() -> str:
 
 def cache_folder() -> Path:
     """MOMENTDP_CACHE, or the user's cache folder."""
-    return Path(os.environ.get(CACHE) or user_cache_dir("momentdp"))
+    return Path(os.environ.get(CACHE) or user_cache_dir("momentdp")).expanduser()
 
 
 def fetch(name: str, steps: int, build, **inputs) -> Mechanism:
@@ -92,14 +94,33 @@ def fetch(name: str, steps: int, build, **inputs) -> Mechanism:
         kind, array = frozen()[content]
         return from_array(kind, array, steps, name)
     path = cache_folder() / f"{content}.npz"
-    if path.exists():
-        with np.load(path) as archive:
-            (kind,) = archive.files
-            return from_array(kind, archive[kind], steps, name)
+    kept = _read(path, steps, name)
+    if kept is not None:
+        return kept
     made = build().renamed(name)
     kind, array = to_array(made)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".tmp", delete=False) as file:
-        np.savez(file, **{kind: array})
-    os.replace(file.name, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+            np.savez(Path(scratch) / "entry.npz", **{kind: array})
+            os.replace(Path(scratch) / "entry.npz", path)
+    except OSError as error:
+        warnings.warn(f"{name} was built, but not kept in {path.parent}: {error}", stacklevel=2)
     return made
+
+
+def _read(path: Path, steps: int, name: str) -> Mechanism | None:
+    """The entry, or None where there is none or a damaged one, which is then built again."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path) as archive:
+            (kind,) = archive.files
+            kept = from_array(kind, archive[kind], steps, name).require_steps(steps)
+        if abs(kept.sensitivity() - 1) < 1e-9:
+            return kept
+        problem = "its sensitivity is not 1"
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        problem = str(error)
+    warnings.warn(f"{path.name} of the cache is damaged ({problem}): rebuilding", stacklevel=3)
+    return None

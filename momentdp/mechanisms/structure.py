@@ -9,6 +9,13 @@ Rows = Float[np.ndarray, "rows steps"]
 Square = Float[np.ndarray, "steps steps"]
 
 
+def frozen(array: np.ndarray) -> np.ndarray:
+    """A float64 copy that nobody can change: sensitivities are computed once and kept."""
+    copy = np.array(array, dtype=np.float64, order="K")
+    copy.setflags(write=False)
+    return copy
+
+
 class Structure(ABC):
     """A lower-triangular (steps, steps) strategy matrix C, known by its structure.
 

@@ -10,15 +10,16 @@ from scipy.linalg import toeplitz
 from scipy.signal import fftconvolve, lfilter
 
 from momentdp import sensitivity
-from momentdp.mechanisms.structure import Rows, Square, Structure
+from momentdp.mechanisms.structure import Rows, Square, Structure, frozen
 
 Coef = Float[np.ndarray, " _"]  # a length of its own, up to steps
 FEW = 64  # coefficients up to which a direct filter beats the FFT
+SHORT = 4096  # steps up to which a filter of any length takes less than a second
 
 
 def filter_rows(coef: Coef, rows: Rows) -> Rows:
     """Each row times the lower-triangular Toeplitz matrix with first column ``coef``."""
-    if len(coef) <= FEW:
+    if len(coef) <= FEW or rows.shape[1] <= SHORT // 4:
         return lfilter(coef, [1.0, 0.0], rows, axis=1)  # the 0 keeps scipy off its slow FIR path
     return fftconvolve(rows, coef[None], axes=1)[:, : rows.shape[1]]
 
@@ -26,10 +27,11 @@ def filter_rows(coef: Coef, rows: Rows) -> Rows:
 def inverse_series(coef: Coef, steps: int) -> Coef:
     """The first ``steps`` coefficients of 1 / (c_0 + c_1 x + ...): the inverse's first column.
 
-    Few coefficients: a recursive filter, O(steps m). Many: Newton's iteration y <- y (2 - c y),
-    which doubles the right terms, O(steps log steps) by FFT.
+    Few coefficients or steps: a recursive filter, O(steps m), exact term by term. Else Newton's
+    iteration y <- y (2 - c y), which doubles the right terms, O(steps log steps) by FFT; its
+    rounding is relative to the largest term, so it is for inverses that do not grow.
     """
-    if len(coef) <= FEW:
+    if len(coef) <= FEW or steps <= SHORT:
         return lfilter([1.0], coef, np.eye(1, steps)[0])
     series = np.array([1.0 / coef[0]])
     while len(series) < steps:
@@ -64,8 +66,9 @@ class Toeplitz(Structure):
         column_scale: Float[np.ndarray, " steps"] | None = None,
     ):
         self.steps = steps
-        self._strategy_coef, self._noising_coef = strategy_coef, noising_coef
-        self.column_scale = np.ones(steps) if column_scale is None else column_scale
+        self._strategy_coef = None if strategy_coef is None else frozen(strategy_coef)
+        self._noising_coef = None if noising_coef is None else frozen(noising_coef)
+        self.column_scale = frozen(np.ones(steps) if column_scale is None else column_scale)
 
     @cached_property
     def strategy_coef(self) -> Coef:

@@ -118,7 +118,7 @@ def calibrate(
     _, _, norms = clipped_gradient(network, parameters, pixels[first], labels[first], jnp.inf)
     product = hessian_vector_product(network, parameters, pixels, labels)
     key = source_key("curvature", curvature_seed)
-    spectrum = from_hvp(product, len(parameters), num_eigenvalues, num_probes, key)
+    spectrum = from_hvp(product, len(parameters), num_eigenvalues, num_probes, key, "clip")
     return Calibration(float(np.median(norms)), spectrum)
 
 

@@ -122,7 +122,7 @@ def live_runs(
     return runs
 
 
-def ledger_rows() -> dict[str, float]:
+def ledger_rows() -> dict[str, int]:
     """What the network and the splits of G.1 are, from the code that makes them."""
     parts = {"train": 40_000, "calibration": 2_000, "validation": 3_000, "test": 5_000}
     split = split_examples(50_000, data_seed=0, **parts)

@@ -134,7 +134,7 @@ def test_floor_is_below_many_strategies():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"mechanisms": {}}, r"mechanisms: got an empty pool; pass"),
+        ({"mechanisms": {}}, r"mechanisms: got {}; pass"),
         ({"epsilon": 0.0}, r"epsilon: got 0\.0; pass a number in \(0, inf\)"),
         ({"epsilon": -1.0}, r"epsilon: got -1\.0; pass"),
         ({"epsilon": np.inf}, r"epsilon: got inf; pass"),
