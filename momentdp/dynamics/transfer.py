@@ -8,7 +8,11 @@ from jaxtyping import Float
 
 from momentdp._checks import refuse
 from momentdp.dynamics import core
+from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum, as_spectrum
+
+MOST_KEPT, LARGEST_KEPT = 32, 2**18  # transfers kept, and their entries: 64 MiB at most
+_kept: dict[tuple, np.ndarray] = {}
 
 
 def transfer(
@@ -25,10 +29,30 @@ def transfer(
     Raises:
         ValueError: bad input, or a mode that is unstable at a constant rate.
     """
-    spectrum, system = as_spectrum(spectrum), optimizer.system(learning_rates)
-    check_stability(system, spectrum, np.asarray(learning_rates), allow_unstable)
+    spectrum = as_spectrum(spectrum)
+    key = _key(optimizer, spectrum, learning_rates)
+    if key in _kept:
+        return _kept[key].copy()
+    system = optimizer.system(learning_rates)
+    is_stable = check_stability(system, spectrum, np.asarray(learning_rates), allow_unstable)
     with jax.enable_x64(True):
-        return np.asarray(core.transfer(system, spectrum.eigenvalues))
+        g = np.array(core.transfer(system, spectrum.eigenvalues))
+    if key and is_stable and g.size <= LARGEST_KEPT:
+        while len(_kept) >= MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[key] = g.copy()
+    return g
+
+
+def _key(optimizer, spectrum: Spectrum, rates) -> tuple | None:
+    """What the transfer depends on; None where it is not kept.
+
+    A pool of mechanisms is evaluated on one run, so the last runs' transfers are kept; only those
+    that neither warned nor were refused, so that a warning is given each time.
+    """
+    if type(optimizer) is Momentum and type(rates) is np.ndarray and rates.dtype == np.float64:
+        return optimizer, rates.shape, rates.tobytes(), spectrum.eigenvalues.tobytes()
+    return None
 
 
 def spectral_radius(
@@ -52,17 +76,19 @@ def spectral_radius(
 
 def check_stability(
     system: core.LinearSystem, spectrum: Spectrum, rates: np.ndarray, allow_unstable: bool
-) -> None:
+) -> bool:
     """Refuse a constant rate that diverges; warn where the peak of a varying one would.
+
+    True if neither was needed.
 
     A radius of one (lambda = 0) passes: errors persist there, and nothing grows.
     """
     if allow_unstable:
-        return
+        return False
     radius = spectral_radius(system, spectrum.eigenvalues, int(np.argmax(rates)))
     mode = int(np.argmax(radius))
     if radius[mode] <= 1 + 1e-9:
-        return
+        return True
     found = f"peak {rates.max():g} on eigenvalue {spectrum.eigenvalues[mode]:g}"
     if np.ptp(rates) == 0:
         raise refuse(
@@ -74,3 +100,4 @@ def check_stability(
         f"learning_rates: {found} is unstable while it lasts (spectral radius {radius[mode]:.4f})",
         stacklevel=3,
     )
+    return False
