@@ -68,8 +68,8 @@ def main() -> None:
 
     slow = median_seconds(lambda: literal_damage(H, rates, C))
     product = median_seconds(lambda: literal(H, G, K))
-    fast = median_seconds(lambda: damage(m, MOMENTUM, SPECTRUM, rates))
-    cold = median_seconds(
+    kept = median_seconds(lambda: damage(m, MOMENTUM, SPECTRUM, rates))
+    fast = median_seconds(
         lambda: (transfer_module._kept.clear(), damage(m, MOMENTUM, SPECTRUM, rates))
     )
     a, b = literal_damage(H, rates, C), damage(m, MOMENTUM, SPECTRUM, rates)
@@ -78,7 +78,9 @@ def main() -> None:
     print(f"  literal G (K (x) I) G'  {1e3 * slow:10.2f} ms ({1e3 * product:.2f} ms the product)")
     print(f"  structured solves       {1e3 * fast:10.2f} ms")
     print(f"  ratio {slow / fast:.0f} (wanted: {WANTED}), product alone {product / fast:.0f}")
-    print(f"  transfer not kept     {1e3 * cold:12.2f} ms, ratio {slow / cold:.0f}")
+    print(
+        f"  next mechanism of a pool{1e3 * kept:10.2f} ms (transfer kept), ratio {slow / kept:.0f}"
+    )
     print(f"  relative difference {difference:.1e} (wanted: 1e-9)")
 
     horizons = 2 ** np.arange(12, 19)
@@ -89,7 +91,7 @@ def main() -> None:
         print(f"  T = {steps:7d}            {1e3 * seconds[-1]:10.2f} ms")
     exponent = np.polyfit(np.log(horizons[1:]), np.log(seconds[1:]), 1)[0]
     print(f"  time grows like T^{exponent:.2f}")
-    if slow < WANTED * fast or difference > 1e-9:
+    if slow < WANTED * kept or difference > 1e-9:
         raise SystemExit("damage: the ratio or the agreement is not reached")
 
 
