@@ -15,10 +15,10 @@ CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
     "02_noisecurve_identity": ({"el": 0.2}, "damage"),
     "03_mechanisms": ({"epsilon": 1.0}, "sigma"),
     "04_crossovers": ({"el": 0.2, "other_el": 0.4}, "size_noisecurve"),
-    "05_logistic": ({"epsilon": 1.0}, "share"),
-    "06_cnn_boundary": ({"steps": 4}, "fallen"),
-    "07_prior_work": ({"final_ratio": 0.5}, "root_mean"),
-    "08_synthesis": ({"momentum": 0.5}, "live_banded"),
+    "06_logistic": ({"epsilon": 1.0}, "share"),
+    "07_cnn_boundary": ({"steps": 4}, "fallen"),
+    "08_prior_work": ({"final_ratio": 0.5}, "root_mean"),
+    "09_synthesis": ({"momentum": 0.5}, "live_banded"),
     "90_ledger": ({"listed": "not yet"}, "listed_rows"),
 }
 
