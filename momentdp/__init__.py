@@ -14,6 +14,7 @@ from momentdp.evaluation.rank import damage_floor, rank
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.privacy import noise_multiplier, noise_stddev
+from momentdp.studies import registry
 from momentdp.synthesize import solve_p1, synthesize
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "noise_stddev",
     "rank",
     "ranking",
+    "registry",
     "schedules",
     "scores",
     "solve_p1",

@@ -62,7 +62,11 @@ def _add_ledger(commands) -> None:
 
 
 # What `verify` checks: a name and the module whose `verify()` raises ValueError on a mismatch.
-VERIFIED = {"strategies": "momentdp.mechanisms.store", "ledger": "momentdp.ledger"}
+VERIFIED = {
+    "strategies": "momentdp.mechanisms.store",
+    "ledger": "momentdp.ledger",
+    "registry": "momentdp.studies.registry",
+}
 
 
 def _verify(arguments: argparse.Namespace) -> int:
