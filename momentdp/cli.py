@@ -66,6 +66,7 @@ VERIFIED = {
     "strategies": "momentdp.mechanisms.store",
     "ledger": "momentdp.ledger",
     "registry": "momentdp.studies.registry",
+    "crossovers": "momentdp.studies.validation",
 }
 
 
@@ -87,11 +88,13 @@ def _add_verify(commands) -> None:
 
 
 def _add_study(commands) -> None:
-    from momentdp.studies import cnn_command
+    from momentdp.studies import cnn_command, logistic_study, validation
 
     about = "run a long study, resumable; its records go to a folder"
     studies = commands.add_parser("study", help=about).add_subparsers(required=True, metavar="NAME")
     cnn_command.add_study_parser(studies)
+    validation.add_study_parser(studies)
+    logistic_study.add_study_parser(studies)
 
 
 # Each entry adds one subcommand and sets `call`, the function that runs it and returns its exit code.

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from momentdp._checks import refuse
 from momentdp.dynamics import core, schedules, spectra
+from momentdp.dynamics.core import AnyArray
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies.crossovers import ARMS, condition
@@ -80,16 +81,15 @@ def noising_matrices(grid=AXES, names=tuple(LOOKS_AT)) -> dict[str, xr.DataArray
 
 
 @jax.jit
-def _transfers(
-    momenta: Float[Array, " runs"],
-    rates: Float[Array, "runs steps"],
-    eigenvalues: Float[Array, " n"],
-) -> Float[Array, "runs n steps"]:
-    def one(momentum, learning_rates):
-        system = core.momentum_system(learning_rates, momentum, False, 0.0, 0.0)
-        return core.transfer(system, eigenvalues)
-
-    return jax.vmap(one)(momenta, rates)
+@jax.vmap
+def batched_transfers(
+    momentum: Float[AnyArray, ""],
+    learning_rates: Float[AnyArray, " steps"],
+    eigenvalues: Float[AnyArray, " modes"],
+) -> Float[Array, "modes steps"]:
+    """g_i of many runs at once: each argument gets a leading axis of runs. Heavy ball."""
+    system = core.momentum_system(learning_rates, momentum, False, 0.0, 0.0)
+    return core.transfer(system, eigenvalues)
 
 
 def transfers(arm: str, grid=AXES) -> xr.DataArray:
@@ -101,10 +101,8 @@ def transfers(arm: str, grid=AXES) -> xr.DataArray:
     momenta, peaks = np.array(runs).T
     rates = (peaks[:, None, None] * shapes).reshape(-1, STEPS)
     with jax.enable_x64(True):
-        momenta, *arrays = map(
-            jax.numpy.asarray, (np.repeat(momenta, len(shapes)), rates, curvature.ravel())
-        )
-        g = np.asarray(_transfers(momenta, *arrays))
+        every = np.broadcast_to(curvature.ravel(), (len(rates), curvature.size))
+        g = np.asarray(batched_transfers(np.repeat(momenta, len(shapes)), rates, every))
     g = g.reshape(*map(len, grid.values()), curvature.shape[1], STEPS)
     return xr.DataArray(g * np.sqrt(curvature)[..., None], grid, dims=(*grid, "mode", "step"))
 

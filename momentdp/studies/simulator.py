@@ -9,6 +9,8 @@ in each eigenmode of the Hessian, with z = C^-1 w drawn by solving C z = w. The 
 standard deviation noise_multiplier times the largest column norm of C (the sensitivity under
 single participation), so the mean loss estimates D_dyn. Batch k of a run is drawn from (seed, k),
 so an interrupted run goes on to the same last bit.
+
+``python -I simulator.py REGISTRY OUT`` simulates the frozen cases that OUT lacks, from their bytes.
 """
 
 import hashlib
@@ -127,6 +129,55 @@ def simulate_pair(
             print(f"\r{state['replicates']} replicates", end="", file=sys.stderr)
 
 
+def simulate_registry(folder, out, cases=None, **options):
+    """Simulate the frozen cases of a registry at both ends, a JSON record each.
+
+    ``first`` is said to lead at momentum 0 and ``second`` at the case's own. Nothing but the bytes
+    of the arrays, the momentum and the seeds is read of a case. What ``out`` holds is not run again.
+
+    Args:
+        folder: of registry.json, arrays.npz and registry.sha256.
+        out: folder of the records, made if need be; an interrupted case leaves its checkpoint.
+        cases: ids; None for all.
+        options: those of :func:`simulate_pair`.
+
+    Raises:
+        ValueError: a file or an array that is not the one of its SHA-256.
+    """
+    folder, out = Path(folder), Path(out)
+    for line in (folder / "registry.sha256").read_text().splitlines():
+        digest, name = line.split()
+        _same(name, (folder / name).read_bytes(), digest)
+    out.mkdir(parents=True, exist_ok=True)
+    rows = json.loads((folder / "registry.json").read_text())
+    with np.load(folder / "arrays.npz") as stored:
+        for row in rows:
+            path = out / f"{row['id']}.json"
+            if path.exists() or (cases is not None and row["id"] not in cases):
+                continue
+            arrays = {name: stored[digest] for name, digest in row["arrays"].items()}
+            for name, digest in row["arrays"].items():
+                _same(f"{row['id']}, {name}", arrays[name].tobytes(), digest)
+            record = {"case": row["id"], "arrays": row["arrays"], "numpy": np.__version__}
+            ends = {"native": (0.0, "native_rates"), "tested": (row["momentum"], "rates")}
+            for (end, (momentum, rates)), seed in zip(ends.items(), row["seeds"], strict=True):
+                checkpoint = out / f"{row['id']}-{end}.part"
+                strategies = arrays["first"], arrays["second"]
+                condition = arrays["eigenvalues"], arrays[rates], momentum
+                record[end] = {"seed": seed} | simulate_pair(
+                    *strategies, *condition, seed=seed, checkpoint=checkpoint, **options
+                )
+            (out / "record.part").write_text(json.dumps(record, indent=1) + "\n")
+            os.replace(out / "record.part", path)
+            for end in ends:
+                (out / f"{row['id']}-{end}.part").unlink(missing_ok=True)
+
+
+def _same(name, content, digest):
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise ValueError(f"{name}: got bytes of another SHA-256; restore those of {digest[:12]}...")
+
+
 def _case(strategies, eigenvalues, learning_rates, momentum, noise_multiplier):
     """The inputs as float64 arrays, checked."""
     strategies = [np.array(matrix, dtype=np.float64) for matrix in strategies]
@@ -182,3 +233,7 @@ def _summary(state):
         "variance": variance,
         "half_width": half_width,
     }
+
+
+if __name__ == "__main__":
+    simulate_registry(sys.argv[1], sys.argv[2], sys.argv[3:] or None)
