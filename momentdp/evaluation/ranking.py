@@ -86,6 +86,12 @@ def top1(score, truth, tie_tolerance: float = 1e-9) -> float:
     return float(np.mean(truths[scores == 0] == 0))
 
 
+def ranks(values, tie_tolerance: float = 1e-9) -> Int[np.ndarray, " mechanisms"]:
+    """Rank of each value, 1 the lowest: one more than the number of values below it, ties merged."""
+    places = _places(_checks.finite_array("values", values, 1), tie_tolerance)
+    return 1 + np.sum(places[:, None] > places, axis=1)
+
+
 def _aligned(score, truth) -> Pair:
     """Both as float64 arrays in one order, checked."""
     if isinstance(score, Mapping):
