@@ -36,10 +36,38 @@ class Design:
     mechanism: Mechanism
     solution: P1Solution
 
-    def __getattr__(self, name):
-        if name in ("objective", "dual_bound", "gap", "converged", "iterations", "warnings"):
-            return getattr(self.solution, name)
-        raise AttributeError(f"'Design' object has no attribute {name!r}")
+    def __repr__(self) -> str:
+        return f"Design({self.mechanism!r}, objective {self.objective:.6g}, gap {self.gap:.2g})"
+
+    @property
+    def objective(self) -> float:
+        """tr(Q X^-1)."""
+        return self.solution.objective
+
+    @property
+    def dual_bound(self) -> float:
+        """Below every objective of the class; NaN where no bound is known."""
+        return self.solution.dual_bound
+
+    @property
+    def gap(self) -> float:
+        """(objective - dual_bound) / objective; NaN where no bound is known."""
+        return self.solution.gap
+
+    @property
+    def converged(self) -> bool:
+        """False: the solver stopped early."""
+        return self.solution.converged
+
+    @property
+    def iterations(self) -> int:
+        """Sweeps or gradients that the solver took."""
+        return self.solution.iterations
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the solver has to say about this solution."""
+        return self.solution.warnings
 
 
 def solve_p1(

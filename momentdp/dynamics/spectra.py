@@ -53,6 +53,11 @@ class Spectrum:
             array.setflags(write=False)
             object.__setattr__(self, name, array)
 
+    def __repr__(self) -> str:
+        low, high = self.eigenvalues.min(), self.eigenvalues.max()
+        modes, d = len(self.eigenvalues), self.multiplicities.sum()
+        return f"Spectrum({modes} modes of {d:g} dimensions, {low:.4g} to {high:.4g})"
+
     @property
     def largest(self) -> float:
         """lambda_max."""

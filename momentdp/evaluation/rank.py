@@ -2,15 +2,19 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from momentdp._checks import number, refuse
+from momentdp.amplification import amplified_multiplier
 from momentdp.damage import damage, quadratic_factor
+from momentdp.evaluation.ranking import ranks
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.privacy import noise_stddev
+from momentdp.privacy import noise_multiplier, noise_stddev
 from momentdp.synthesis.dense import nuclear_bound
 
-TIE = 1e-9  # relative difference up to which two damages are one: the book's tie rule
+LONG = 4096  # steps from which on a floor within 1e-3 is close enough: it takes a minute else
 
 
 def damage_floor(optimizer, spectrum, learning_rates, *, noise_multiplier: float = 1.0) -> float:
@@ -21,7 +25,44 @@ def damage_floor(optimizer, spectrum, learning_rates, *, noise_multiplier: float
     """
     sigma = number("noise_multiplier", noise_multiplier, 0.0)
     factor = quadratic_factor(optimizer, spectrum, learning_rates)
-    return 0.5 * sigma**2 * nuclear_bound(factor)[0]
+    tolerance = 1e-6 if len(factor) <= LONG else 1e-3
+    return 0.5 * sigma**2 * nuclear_bound(factor, tolerance=tolerance)[0]
+
+
+def calibration(
+    mechanisms: Mapping, epsilon: float, delta: float, units: Mapping, pattern: Mapping, sampling
+) -> pd.DataFrame:
+    """What (epsilon, delta) asks of each mechanism; arguments and errors as in ``rank``.
+
+    ``units`` holds its clipping, ``pattern`` its participation. Columns: sensitivity,
+    sensitivity_is_exact, noise_multiplier, amplified (whether sampling lowered it) and
+    noise_stddev, that of the white noise w in the units of the gradient.
+    """
+    if not isinstance(mechanisms, Mapping) or not mechanisms:
+        raise refuse("mechanisms", repr(mechanisms)[:60], "pass a dict of name -> Mechanism")
+    if sampling and units.get("neighboring_relation", "add_or_remove_one") != "add_or_remove_one":
+        mend = "pass add_or_remove_one with sampling, or leave sampling out"
+        raise refuse("neighboring_relation", repr(units["neighboring_relation"]), mend)
+    full, unit = noise_multiplier(epsilon, delta), noise_stddev(epsilon, delta, **units)
+    rows = {}
+    for name, m in mechanisms.items():
+        if not isinstance(m, Mechanism):
+            raise refuse(
+                f"mechanisms[{name!r}]",
+                type(m).__name__,
+                "pass a Mechanism: Mechanism.from_strategy_matrix(C), or a design's .mechanism",
+            )
+        amplified = amplified_multiplier(m, epsilon, delta, **sampling) if sampling else None
+        multiplier, participation = (amplified, {}) if amplified else (full, pattern)
+        sensitivity = m.sensitivity(**participation)
+        rows[name] = {
+            "sensitivity": sensitivity,
+            "sensitivity_is_exact": m.sensitivity_is_exact(**participation),
+            "noise_multiplier": multiplier,
+            "amplified": amplified is not None,
+            "noise_stddev": unit * multiplier / full * sensitivity,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("mechanism")
 
 
 def rank(
@@ -37,6 +78,7 @@ def rank(
     neighboring_relation: str = "add_or_remove_one",
     min_sep: int | None = None,
     max_participations: int = 1,
+    sampling: Mapping | None = None,
 ) -> pd.DataFrame:
     """Rank mechanisms by damage, each calibrated to (epsilon, delta) by its own sensitivity.
 
@@ -48,49 +90,48 @@ def rank(
         normalize_by: what the clipped sum is divided by (batch size for a mean).
         neighboring_relation: "add_or_remove_one", "replace_special" (zero-out) or "replace_one".
         min_sep, max_participations: the participation pattern.
+        sampling: {"data_size": n, "batch_size": b} counts amplification by (cyclic) Poisson
+            sampling for independent and banded noise (see ``momentdp.amplification``); left out,
+            none is counted.
 
     Returns:
         DataFrame indexed by mechanism: rank (1 is best; ties at relative 1e-9 share a place),
-        damage (loss units), relative_to_best,
-        relative_to_floor, sensitivity, sensitivity_is_exact, noise_multiplier.
+        damage (loss units), relative_to_best, relative_to_floor (a floor that counts no
+        amplification), sensitivity, sensitivity_is_exact, noise_multiplier.
 
     Raises:
         ValueError: no mechanism, mismatched horizons, or anything that ``damage`` refuses.
     """
-    if not isinstance(mechanisms, Mapping) or not mechanisms:
-        raise refuse("mechanisms", repr(mechanisms)[:60], "pass a dict of name -> Mechanism")
-    for name, m in mechanisms.items():
-        if not isinstance(m, Mechanism):
-            raise refuse(
-                f"mechanisms[{name!r}]",
-                type(m).__name__,
-                "pass a Mechanism: Mechanism.from_strategy_matrix(C), or a design's .mechanism",
-            )
+    units = {
+        "l2_clip_norm": l2_clip_norm,
+        "normalize_by": normalize_by,
+        "neighboring_relation": neighboring_relation,
+    }
     pattern = {"min_sep": min_sep, "max_participations": max_participations}
-    unit = noise_stddev(
-        epsilon,
-        delta,
-        l2_clip_norm=l2_clip_norm,
-        normalize_by=normalize_by,
-        neighboring_relation=neighboring_relation,
-    )
-    rows = {
-        name: {
-            "damage": damage(
-                m, optimizer, spectrum, learning_rates, noise_multiplier=unit, **pattern
-            ),
-            "sensitivity": m.sensitivity(**pattern),
-            "sensitivity_is_exact": m.sensitivity_is_exact(**pattern),
-        }
+    table = calibration(mechanisms, epsilon, delta, units, pattern, sampling)
+    # noise_stddev holds the sensitivity of the participation already, `damage` that of a single one.
+    damages = {
+        name: damage(
+            m,
+            optimizer,
+            spectrum,
+            learning_rates,
+            noise_multiplier=table.loc[name, "noise_stddev"] / m.sensitivity(),
+        )
         for name, m in mechanisms.items()
     }
-    table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("mechanism")
-    table = table.sort_values("damage", kind="stable")
+    unit = noise_stddev(epsilon, delta, **units)
     floor = damage_floor(optimizer, spectrum, learning_rates, noise_multiplier=unit)
-    is_next = ~(table["damage"] <= table["damage"].shift() * (1 + TIE))
-    places = pd.Series(range(1, len(table) + 1), index=table.index)
-    table.insert(0, "rank", places.where(is_next).ffill().astype(int))
-    table.insert(2, "relative_to_best", table["damage"] / table["damage"].iloc[0])
-    table.insert(3, "relative_to_floor", table["damage"] / floor)
-    table["noise_multiplier"] = noise_stddev(epsilon, delta)
+    table.insert(0, "damage", pd.Series(damages))
+    table = table.sort_values("damage", kind="stable").drop(columns=["amplified", "noise_stddev"])
+    table.insert(0, "rank", ranks(table["damage"]))
+    damage_column = table["damage"].to_numpy()
+    table.insert(2, "relative_to_best", ratio(damage_column, damage_column[0]))
+    table.insert(3, "relative_to_floor", ratio(damage_column, floor))
     return table
+
+
+def ratio(values: Float[np.ndarray, "..."], reference: float) -> Float[np.ndarray, "..."]:
+    """values / reference, where no damage at all is as good as no damage: 0 / 0 is 1."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where((values == 0) & (reference == 0), 1.0, values / reference)

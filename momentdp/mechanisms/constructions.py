@@ -156,8 +156,9 @@ def momentum_dense(steps: int, bands: int, learning_rates, momentum) -> Mechanis
 
 def momentum_bisr(steps: int, bands: int, momentum) -> Mechanism:
     """Banded inverse square root of the workload with weights 1 + mu + .. + mu^k."""
-    root = series_root(np.cumsum(momentum ** np.arange(steps, dtype=float)))
-    coef = inverse_series(root, steps)[: min(bands, steps)]
+    few = min(bands, steps)  # the first coefficients of a root or an inverse need no others
+    root = series_root(np.cumsum(momentum ** np.arange(few, dtype=float)))
+    coef = inverse_series(root, few)
     return Mechanism.from_toeplitz(steps=steps, noising_coef=coef).normalized()
 
 

@@ -136,6 +136,9 @@ class Mechanism:
         """Past noise vectors that a step-by-step generator keeps in memory."""
         return self.structure.buffers()
 
+    def __repr__(self) -> str:
+        return f"Mechanism({self.name!r}, {self.steps} steps, {type(self.structure).__name__})"
+
     def require_steps(self, steps: int) -> "Mechanism":
         """Itself, if its horizon is ``steps``; ValueError otherwise."""
         if self.steps != steps:

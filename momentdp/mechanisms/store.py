@@ -20,6 +20,7 @@ from momentdp._checks import refuse
 from momentdp.mechanisms.banded import Banded
 from momentdp.mechanisms.dense import Dense
 from momentdp.mechanisms.mechanism import Mechanism
+from momentdp.synthesis.problem import progress
 
 FROZEN = Path(__file__).with_name("frozen.npz")
 CACHE = "MOMENTDP_CACHE"  # environment: the cache folder
@@ -97,7 +98,9 @@ def fetch(name: str, steps: int, build, **inputs) -> Mechanism:
     kept = _read(path, steps, name)
     if kept is not None:
         return kept
+    progress(f"building {name} for {steps} steps, once: it is kept in the cache")
     made = build().renamed(name)
+    progress("")
     kind, array = to_array(made)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -76,12 +76,20 @@ def nuclear_bound(factor, *, tolerance=1e-6, max_iterations=200) -> tuple[float,
 
     ``floor`` = max over v of ||diag(sqrt v) F||_*^2 / sum v holds for every mechanism of
     sensitivity 1 under single participation, whatever v the search ends at; the infimum itself
-    lies below ``ceiling``. ``factor`` is (T, r); each sweep is one SVD of that size.
+    lies below ``ceiling``. ``factor`` is (T, r); each sweep is one SVD of that size, and no matrix
+    is T x T. Steps (v = 0) and directions of F that matter less than 1e-8 are left out, which can
+    only lower the floor.
     """
     F = finite_array("factor", factor, 2)
     if not np.any(F):
         return 0.0, 0.0
-    _, history, _ = _filled(F, tolerance, max_iterations)
+    sizes = np.linalg.norm(F, axis=1)
+    F = F[sizes > 1e-8 * sizes.max()]
+    if F.shape[0] > F.shape[1]:
+        vectors, s, _ = np.linalg.svd(F, full_matrices=False)
+        F = (vectors * s)[:, s > 1e-8 * s[0]]
+    start = np.linalg.norm(F, axis=1)
+    history = _newton(lambda v: _svd_sweep(F, v), start, tolerance, max_iterations)[2]
     return max(dual for _, dual in history), min(primal for primal, _ in history)
 
 
@@ -135,7 +143,7 @@ def _filled(F, tolerance, max_iterations):
 
 def _newton(sweep, v, tolerance, max_iterations):
     """Best v and half found, [(primal, dual)] a sweep, and whether the gap was reached."""
-    history, best = [], (np.inf, v, np.eye(len(v)))
+    history, best = [], (np.inf, v, None)
     try:
         for iteration in range(max_iterations):
             half, s, v, primal, dual = sweep(v)

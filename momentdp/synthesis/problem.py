@@ -99,7 +99,8 @@ def lower_from_gram(X: Float[np.ndarray, "steps steps"]) -> Float[np.ndarray, "s
 def progress(text: str) -> None:
     """One line that replaces itself, on a terminal only."""
     if sys.stderr.isatty():
-        print(f"\r{text:<78}", end="", file=sys.stderr, flush=True)
+        end = "" if text else "\r"  # an empty text wipes the line
+        print(f"\r{text:<78}", end=end, file=sys.stderr, flush=True)
 
 
 def rank_warning(F: Float[np.ndarray, "steps rank"]) -> list[str]:

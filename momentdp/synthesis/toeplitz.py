@@ -9,6 +9,7 @@ from momentdp._checks import count, number, refuse
 from momentdp.synthesis.problem import P1Solution, factor_of, ridge_of
 
 PREFIX_OBJECTIVES = ("mean", "max", "last")
+LONG = 4096  # steps from which on few coefficients of C^-1 are optimised without FFTs of the factor
 
 
 def optimize_toeplitz(
@@ -57,7 +58,8 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation, mon
         if steps not in (None, len(F)):
             raise refuse("steps", steps, f"leave it out or pass {len(F)}, the size of Q")
         steps = len(F)
-        error = _factor_error(F, ridge_of(F, regularisation))
+        few = structure == "inverse_banded" and steps > LONG
+        error = (_taps_error if few else _factor_error)(F, ridge_of(F, regularisation), coefs)
     coefs = min(coefs, steps)
 
     def loss(free):
@@ -158,7 +160,25 @@ def _prefix_error(weights):
     return error
 
 
-def _factor_error(F: Float[np.ndarray, "steps rank"], ridge: float):
+def _taps_error(F: Float[np.ndarray, "steps rank"], ridge: float, coefs: int):
+    """The same as ``_factor_error`` for x of ``coefs`` coefficients, as x'Mx with a small M."""
+    steps = len(F)
+    M = ridge * np.diag(np.arange(steps, 0, -1.0)[:coefs])
+    for lag in range(coefs):
+        products = np.einsum("ij,ij->i", F[: steps - lag], F[lag:])
+        tails = products.sum() - np.concatenate([[0.0], np.cumsum(products)])
+        k = np.arange(coefs - lag)
+        M[k, k + lag] += tails[k]
+        M[k + lag, k] += tails[k] * (lag > 0)
+
+    def error(x):
+        slope = M @ x[:coefs]
+        return float(x[:coefs] @ slope), 2 * slope
+
+    return error
+
+
+def _factor_error(F: Float[np.ndarray, "steps rank"], ridge: float, coefs: int):
     """x -> tr(S'(FF' + ridge I)S) for S Toeplitz(x), and its gradient, by FFT."""
     steps = len(F)
     size = 2 * steps

@@ -116,6 +116,15 @@ def test_any_point_gives_a_banded_bound(feasible, bands, ridge):
         assert banded_bound(C, F, ridge) <= best.objective * (1 + 1e-9)
 
 
+def test_floor_of_a_long_run_needs_no_square_matrix():
+    """20,000 steps: a square matrix would take 3 GB. Small rows and directions change nothing."""
+    decay = np.exp(-np.arange(20_000)[::-1, None] / np.array([300.0, 1000.0, 3000.0]))
+    floor, ceiling = nuclear_bound(decay, tolerance=1e-3)
+    assert ceiling * (1 - 1e-3) <= floor <= ceiling
+    padded = np.vstack([np.full((50, 4), 1e-200), np.pad(decay, ((0, 0), (0, 1)))])
+    assert nuclear_bound(padded, tolerance=1e-3)[0] == pytest.approx(floor, rel=1e-9)
+
+
 def test_any_weights_give_a_bound():
     rng = np.random.default_rng(0)
     F = rng.standard_normal((6, 6))

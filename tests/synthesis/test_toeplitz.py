@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from momentdp.synthesis import toeplitz
 from momentdp.synthesis.toeplitz import optimize_inverse_banded, optimize_toeplitz
 
 
@@ -70,6 +71,17 @@ def test_any_quadratic_objective(solver, regularisation, final_loss):
             moved = c.copy()
             moved[k] += change
             assert literal(moved, inverse) > solution.objective
+
+
+def test_long_runs_take_the_same_optimum_without_ffts(monkeypatch):
+    """The quadratic form in few coefficients against the FFT over the whole factor."""
+    factor = np.random.default_rng(0).normal(size=(40, 3)).cumsum(axis=0)
+    options = {"factor": factor, "coefs": 6, "regularisation": 0.01}
+    whole = optimize_inverse_banded(**options)
+    monkeypatch.setattr(toeplitz, "LONG", 0)
+    few = optimize_inverse_banded(**options)
+    assert few.objective == pytest.approx(whole.objective, rel=1e-10)
+    np.testing.assert_allclose(few.factor, whole.factor, rtol=1e-5)
 
 
 def test_factor_and_named_objective_agree():
