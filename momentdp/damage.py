@@ -85,7 +85,7 @@ def damage(
 def transferred_variance(m, g: Float[np.ndarray, "rows steps"]) -> Float[np.ndarray, " rows"]:
     """g_i K g_i' = |C^-T g_i|^2 for each row."""
     half = m.structure.solve_transposed(g)
-    return np.einsum("it,it->i", half, half)
+    return np.square(half).sum(axis=1)
 
 
 def damage_curve(

@@ -10,6 +10,7 @@ All public evaluators call these functions in float64 and return NumPy arrays; c
 (inside ``jax.enable_x64(True)``) to differentiate or to batch.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -62,6 +63,28 @@ def transfer(
     ones = jnp.ones_like(eigenvalues)
     start = (ones, jnp.zeros((len(eigenvalues), system.f.shape[1]), ones.dtype))
     return jax.lax.scan(backward, start, system, reverse=True)[1].T
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def momentum_transfer(
+    run: Float[AnyArray, " _"], steps: int, nesterov: bool
+) -> Float[Array, "modes steps"]:
+    """``transfer`` of ``momentum_system``, whose constants need not be read at each step.
+
+    ``run`` is learning rates (steps,), momentum, dampening, weight decay, eigenvalues (modes,):
+    one array, since handing over each array costs as much as the sweep.
+    """
+    rates, (mu, dampening, weight_decay) = run[:steps], run[steps : steps + 3]
+    pull, gain = run[steps + 3 :] + weight_decay, 1 - dampening
+    direct, carried = (1 + mu * gain, mu**2) if nesterov else (gain, mu)
+
+    def backward(adjoint, rate):
+        p_e, p_v = adjoint
+        q = gain * p_v - rate * direct * p_e
+        return (p_e + pull * q, mu * p_v - rate * carried * p_e), q
+
+    ones = jnp.ones_like(pull)
+    return jax.lax.scan(backward, (ones, 0 * ones), rates, reverse=True)[1].T
 
 
 @jax.jit
