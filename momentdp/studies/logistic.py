@@ -16,12 +16,15 @@ from jaxtyping import Float
 
 from momentdp import privacy
 from momentdp._checks import number, refuse
+from momentdp.damage import quadratic_factor
 from momentdp.dynamics import schedules, spectra
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies.crossovers import NOISECURVES
+from momentdp.studies.crossovers import condition as arm_condition
 from momentdp.studies.logistic_task import Task, random
+from momentdp.synthesize import solve_p1
 
 
 class Condition(NamedTuple):
@@ -31,22 +34,43 @@ class Condition(NamedTuple):
     learning_rates: Float[np.ndarray, " steps"]
 
 
-def conditions(task: Task, *, el=0.1, momentum=0.9, warmup_steps: int = 8) -> dict[str, Condition]:
-    """L0 to L3 of Appendix F.5, and L1' to L3', which hold eta / (1 - mu) at L0's eta.
+SCHEDULES = ("constant", "cosine", "warmup_cosine")
+ARMS = {"": "a", "'": "b", "''": "c"}  # mark of a condition -> arm of the chapter on crossovers
+PAPER = ("L0", "L1", "L2", "L3")  # F.5
+PRIMED = ("L1'", "L2'", "L3'")
 
-    ``el`` is the peak rate x lambda_max(H_cal). L0 has no momentum and a constant rate; 1, 2, 3
-    have ``momentum`` with constant, cosine and warmup-cosine rates.
+
+def conditions(task: Task, *, el=0.1, momentum=0.9, warmup_steps: int = 8) -> dict[str, Condition]:
+    """Every condition of the study by name; ``el`` is L0's eta x lambda_max(H_cal).
+
+    L0 has no momentum and a constant rate; L1, L2, L3 have ``momentum`` with constant, cosine and
+    warmup-cosine rates (F.5). L1' to L3' hold eta / (1 - mu) at L0's eta; L1'' to L3'' have no
+    momentum and eta / (1 - mu) for a rate. Named by momentum and schedule: what F.5 lacks of the
+    nine conditions {0, 0.5, ``momentum``} x three schedules.
     """
-    steps, heavy_ball = len(task.shards), Momentum(momentum)
-    peak = number("el", el, 0.0, open_low=True)
-    peak /= np.linalg.eigvalsh(task.calibration_hessian())[-1]
-    found = {"L0": Condition(Momentum(0.0), schedules.constant(steps, peak))}
-    for mark, rate in (("", peak), ("'", peak * (1 - momentum))):
-        warmed = schedules.warmup_cosine(steps, rate, warmup_steps=warmup_steps)
-        found[f"L1{mark}"] = Condition(heavy_ball, schedules.constant(steps, rate))
-        found[f"L2{mark}"] = Condition(heavy_ball, schedules.cosine(steps, rate))
-        found[f"L3{mark}"] = Condition(heavy_ball, warmed)
+    steps, largest = len(task.shards), np.linalg.eigvalsh(task.calibration_hessian())[-1]
+
+    def case(schedule, mu, size):
+        options = {"warmup_steps": warmup_steps} if schedule == "warmup_cosine" else {}
+        return Condition(
+            Momentum(mu), schedules.FAMILIES[schedule](steps, size / largest, **options)
+        )
+
+    found = {"L0": case("constant", 0.0, number("el", el, 0.0, open_low=True))}
+    for mark, arm in ARMS.items():
+        for place, schedule in enumerate(SCHEDULES, start=1):
+            found[f"L{place}{mark}"] = case(schedule, *arm_condition(arm, momentum, el))
+    for mu in (0.0, 0.5):
+        others = SCHEDULES if mu else SCHEDULES[1:]
+        found |= {f"mu={mu:g} {schedule}": case(schedule, mu, el) for schedule in others}
     return found
+
+
+NINE_CONDITIONS = (
+    *PAPER,
+    *(f"mu=0 {s}" for s in SCHEDULES[1:]),
+    *(f"mu=0.5 {s}" for s in SCHEDULES),
+)
 
 
 def noise_stddev(
@@ -125,17 +149,20 @@ def train(
     private: bool = True,
     clipped: bool = True,
     sampled: bool = True,
+    mirrored: bool = False,
     **accounting,
 ) -> Float[np.ndarray, "mechanisms seeds points dim"]:
     """theta_0 = 0 to theta_T (points = steps + 1) of every Mechanism and noise seed.
 
     ``private``, ``clipped`` and ``sampled`` switch a source off: no noise, no clipping (the noise
-    keeps its scale), the whole training set at each step instead of one shard. ``accounting``
-    goes to `noise_stddev`.
+    keeps its scale), the whole training set at each step instead of one shard. ``mirrored``: minus
+    the noise of the seed; the mean with the plain run has no error of first order in the noise.
+    ``accounting`` goes to `noise_stddev`.
     """
     steps, dim = len(task.shards), task.features.shape[1]
     stddev = noise_stddev(task, **accounting)
-    noise = correlated_noise(mechanisms, noise_seeds, stddev if private else 0.0, dim, steps)
+    scale = (-stddev if mirrored else stddev) * private
+    noise = correlated_noise(mechanisms, noise_seeds, scale, dim, steps)
     system = condition.optimizer.system(condition.learning_rates)
     if len(system.d) != steps:
         raise refuse("learning_rates", f"{len(system.d)} rates", f"pass {steps}, one a shard")
@@ -154,26 +181,25 @@ def study(
     noise_seeds: Sequence[int],
     **settings,
 ) -> pd.DataFrame:
-    """One row a run: condition, mechanism, noise_seed, excess (over w*), excess_optimum (nats).
+    """Final excess over w* (nats): a row a (condition, mechanism), a column a noise seed.
 
     ``pool`` is a set of mechanisms, or a function of the condition where they depend on it;
-    ``settings`` go to `train`.
+    ``settings`` go to `train`. Against the training optimum every excess is larger by one number,
+    ``task.excess(w*, against="optimum")``.
     """
-    frames = []
+    frames = {}
     for name, condition in cases.items():
         mechanisms = pool(condition) if callable(pool) else pool
         last = train(task, mechanisms, condition, noise_seeds, **settings)[:, :, -1]
-        index = pd.MultiIndex.from_product(
-            [[name], list(mechanisms), list(noise_seeds)],
-            names=["condition", "mechanism", "noise_seed"],
+        frames[name] = pd.DataFrame(
+            task.excess(last),
+            index=pd.Index(mechanisms, name="mechanism"),
+            columns=pd.Index(noise_seeds, name="noise_seed"),
         )
-        frame = pd.DataFrame({"excess": task.excess(last).ravel()}, index=index)
-        frame["excess_optimum"] = task.excess(last, against="optimum").ravel()
-        frames.append(frame.reset_index())
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames, names=["condition"])
 
 
-NINE = (
+RIVALS = (
     "dense",
     "bandmf_mean",
     "bandmf_max",
@@ -183,10 +209,11 @@ NINE = (
     "bandinv_max",
     "lr_aware_sqrt",
 )  # with one NoiseCurve the nine of Table 2
+EPSILONS = tuple(float(f"{10**power:.3g}") for power in np.arange(-6, -0.9, 0.5))
 
 
 def native_pool(
-    task: Task, *, el: float = 0.1, bands: int = 16, pool=(*NINE, *NOISECURVES)
+    task: Task, *, el: float = 0.1, bands: int = 16, pool=(*RIVALS, *NOISECURVES)
 ) -> dict[str, Mechanism]:
     """The contestants, every NoiseCurve optimised where it is at home: L0's rate, H_cal."""
     spectrum = spectra.from_matrix(task.calibration_hessian())
@@ -194,3 +221,14 @@ def native_pool(
     return catalogue(
         len(task.shards), bands=bands, learning_rates=rates, spectrum=spectrum, pool=pool
     )
+
+
+def regularised(task: Task, *, el: float = 0.1, bands: int = 16) -> dict[str, Mechanism]:
+    """NoiseCurve's problem at home with each regularisation of EPSILONS: "eps=0.01" and so on."""
+    spectrum = spectra.from_matrix(task.calibration_hessian())
+    rates = schedules.constant(len(task.shards), el / spectrum.largest)
+    factor = quadratic_factor(Momentum(0.0), spectrum, rates)
+    return {
+        f"eps={eps:g}": solve_p1(factor=factor, bands=bands, regularisation=eps).mechanism
+        for eps in EPSILONS
+    }

@@ -5,80 +5,46 @@ from collections.abc import Mapping, Sequence
 import jax
 import numpy as np
 import pandas as pd
-import scipy.stats
 from jaxtyping import Float
 
-from momentdp._checks import count, refuse
+from momentdp._checks import count
+from momentdp.clipping_aware import (
+    clipped_jacobian,
+    clipped_path,
+    clipping_aware_damage,
+    clipping_aware_factor,
+)
+from momentdp.dynamics import spectra
+from momentdp.evaluation import ranking, scores
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic
-from momentdp.studies.clipping_aware import clipped_jacobian, clipping_aware_damage
 from momentdp.studies.logistic import Condition
 from momentdp.studies.logistic_task import Task
+from momentdp.studies.moment_closure import closed_excess
+from momentdp.synthesize import solve_p1, synthesize
 
 example_gradient = jax.grad(logistic.example_loss)
+# F.6's scores and those between: column of `predict` -> score with H_cal
+SCORES = {
+    "static": scores.mean_se,
+    "lr_aware": scores.lr_aware,
+    "momentum_workload": scores.momentum_workload,
+    "curvature_mu0": scores.curvature_schedule_mu0,
+}
+DESIGNS = ("synthesised", "synthesised_banded", "synthesised_robust", "synthesised_path")
 
 
-def _wide(results: pd.DataFrame, condition: str, outcome: str) -> pd.DataFrame:
-    chosen = results[results.condition == condition]
-    if chosen.empty:
-        raise refuse("condition", repr(condition), f"one of {sorted(set(results.condition))}")
-    return chosen.pivot(index="noise_seed", columns="mechanism", values=outcome)
-
-
-def table(results: pd.DataFrame, outcome: str = "excess") -> pd.DataFrame:
-    """Table 2's layout for every mechanism: mean, SE, rank, and the paired gap to the best with its SE."""
-    frames = []
-    for condition in dict.fromkeys(results.condition):
-        wide = _wide(results, condition, outcome)
-        mean = wide.mean()
-        gaps = wide.sub(wide[mean.idxmin()], axis=0)
-        frame = pd.DataFrame(
-            {
-                "mean": mean,
-                "se": wide.sem(),
-                "rank": mean.rank(method="min").astype(int),
-                "gap_to_best": gaps.mean(),
-                "gap_se": gaps.sem(),
-            }
-        ).sort_values("mean")
-        frames.append(pd.concat({condition: frame}, names=["condition"]))
-    return pd.concat(frames)
-
-
-def pairs(
-    results: pd.DataFrame,
-    condition: str,
-    *,
-    outcome: str = "excess",
-    paired: bool = True,
-    standard_errors=2.0,
-) -> pd.DataFrame:
-    """Every pair a, b: mean of a - b, its SE (of seed-wise differences if ``paired``), and whether
-    it is resolved, that is, |difference| > ``standard_errors`` x SE."""
-    wide = _wide(results, condition, outcome)
-    rows = []
-    for i, a in enumerate(wide):
-        for b in wide.columns[i + 1 :]:
-            unpaired = np.hypot(wide[a].sem(), wide[b].sem())
-            se = (wide[a] - wide[b]).sem() if paired else unpaired
-            difference = wide[a].mean() - wide[b].mean()
-            rows.append((a, b, difference, se, abs(difference) > standard_errors * se))
-    return pd.DataFrame(rows, columns=["a", "b", "difference", "se", "resolved"])
-
-
-def _public(task: Task) -> Task:
-    """The calibration split as the training set, whole at each step: costs no privacy."""
-    whole = np.arange(len(task.calibration_labels))
-    return task._replace(
-        features=task.calibration_features,
-        labels=task.calibration_labels,
-        shards=np.broadcast_to(whole, (len(task.shards), len(whole))),
-    )
-
-
-def _quiet(task: Task) -> dict[str, Mechanism]:
-    """What to pass where no noise is drawn."""
-    return {"none": Mechanism.from_toeplitz(steps=len(task.shards), strategy_coef=[1.0])}
+def table(results: pd.DataFrame) -> pd.DataFrame:
+    """Table 2's layout of `logistic.study`, every mechanism, best first: mean, SE, rank, and the
+    paired gap to the best with its SE."""
+    frames = {}
+    for condition, runs in results.groupby("condition", sort=False):
+        mean = runs.mean(axis=1)
+        gaps = runs - runs.loc[mean.idxmin()]
+        columns = {"mean": mean, "se": runs.sem(axis=1), "rank": ranking.ranks(mean)}
+        columns |= {"gap_to_best": gaps.mean(axis=1), "gap_se": gaps.sem(axis=1)}
+        frames[condition] = pd.DataFrame(columns).sort_values("mean").droplevel("condition")
+    return pd.concat(frames, names=["condition"])
 
 
 def effective_curvature(task: Task, theta=None) -> Float[np.ndarray, "dim dim"]:
@@ -93,53 +59,97 @@ def path_curvature(
 ) -> tuple[Float[np.ndarray, "steps dim dim"], Float[np.ndarray, "dim dim"]]:
     """(J_t, H at theta_T) along the noise-free clipped path, shard by shard.
 
-    ``public``: both the path and the curvatures come from the calibration split.
+    ``public``: both the path and the curvatures come from the calibration split, whole at each
+    step, which costs no privacy.
     """
-    task = _public(task) if public else task
-    path = logistic.train(task, _quiet(task), condition, [0], private=False)[0, 0]
-    jacobians = [
-        clipped_jacobian(
-            example_gradient, theta, (task.features[s], task.labels[s]), task.clip_norm
+    if public:
+        shards = np.broadcast_to(
+            np.arange(len(task.calibration_labels)),
+            (len(task.shards), len(task.calibration_labels)),
         )
-        for theta, s in zip(path[:-1], task.shards, strict=True)
-    ]
-    return np.stack(jacobians), task.hessian(path[-1])
+        x, y = task.calibration_features, task.calibration_labels
+    else:
+        shards, x, y = task.shards, task.features, task.labels
+    path, jacobians = clipped_path(
+        example_gradient,
+        condition.optimizer,
+        condition.learning_rates,
+        np.zeros(x.shape[1]),
+        (x[shards], y[shards]),
+        task.clip_norm,
+    )
+    last = path[-1]
+    return jacobians, task.calibration_hessian(last) if public else task.hessian(last)
 
 
-def predict(
-    task: Task, mechanisms: Mapping[str, Mechanism], condition: Condition, **accounting
-) -> pd.DataFrame:
-    """Predicted privacy part of the final excess (nats): a row a mechanism, a column a curvature.
-
-    calibration, full: H_cal and H_full (Appendix F.4). clipped: H_eff drives, H_cal weighs.
-    public_path: J_t along the noise-free path on the calibration split. path: J_t of the actual
-    shards, exact for the linearised dynamics, a diagnostic that reads private data.
-    ``accounting`` goes to `logistic.noise_stddev`.
-    """
-    stddev = logistic.noise_stddev(task, **accounting)
+def curvatures(task: Task, condition: Condition) -> dict[str, tuple]:
+    """What `predict` puts into the dynamics and what it weighs the loss with, by column."""
     calibration, full = task.calibration_hessian(), task.hessian()
-    curvatures = {
+    return {
         "calibration": (calibration, calibration),
         "full": (full, full),
         "clipped": (effective_curvature(task), calibration),
         "public_path": path_curvature(task, condition, public=True),
         "path": path_curvature(task, condition),
     }
-    columns = {
-        name: [
-            clipping_aware_damage(m, *optimizer, loss_hessian=hessian, noise_multiplier=stddev)
-            for m in mechanisms.values()
+
+
+def predict(
+    task: Task, mechanisms: Mapping[str, Mechanism], condition: Condition, **accounting
+) -> pd.DataFrame:
+    """What each line of work predicts from: a row a mechanism, a column a predictor.
+
+    Scores without a unit: `SCORES`. Privacy part of the final excess in nats: ``calibration`` and
+    ``full``, MOMENT-DP with H_cal and H_full (F.4); ``clipped``: H_eff drives, H_cal weighs;
+    ``public_path``: J_t along the noise-free path on the calibration split; ``path``: J_t of the
+    actual shards, exact for the linearised dynamics; ``closure``: what noise does to the path too
+    (`moment_closure`). The last two read private data: diagnostics.
+    ``accounting`` goes to `logistic.noise_stddev`.
+    """
+    stddev = logistic.noise_stddev(task, **accounting)
+    optimizer, rates = condition
+    spectrum = spectra.from_matrix(task.calibration_hessian())
+    pool = mechanisms.values()
+    columns = {n: [s(m, optimizer, spectrum, rates) for m in pool] for n, s in SCORES.items()}
+    for name, (jacobians, hessian) in curvatures(task, condition).items():
+        weights = {"loss_hessian": hessian, "noise_multiplier": stddev}
+        columns[name] = [
+            clipping_aware_damage(m, optimizer, jacobians, rates, **weights) for m in pool
         ]
-        for name, (jacobians, hessian) in curvatures.items()
-        for optimizer in [(condition.optimizer, jacobians, condition.learning_rates)]
-    }
+    quiet = noise_free(task, condition)
+    columns["closure"] = [closed_excess(task, m, condition, **accounting) - quiet for m in pool]
     return pd.DataFrame(columns, index=pd.Index(mechanisms, name="mechanism"))
 
 
-def kendall(predicted: pd.DataFrame, outcome: pd.Series) -> pd.Series:
-    """Kendall's tau-b of each predicted column against ``outcome``, both indexed by mechanism."""
-    aligned = outcome.loc[predicted.index]
-    return predicted.apply(lambda column: scipy.stats.kendalltau(column, aligned).statistic)
+def design(
+    task: Task, condition: Condition, *, bands: int = 16, regularisation: float = 1e-3
+) -> dict[str, Mechanism]:
+    """Mechanisms made for one condition from public data (`DESIGNS`).
+
+    With H_cal in the class of least predicted damage; banded; banded and averaged over H_cal / 4,
+    H_cal / 2 and H_cal, since clipping takes curvature away; banded for the Jacobians of the
+    clipped gradient along the public path.
+    """
+    optimizer, rates = condition
+    options = {"bands": bands, "regularisation": regularisation}
+    made_for = (optimizer, spectra.from_matrix(task.calibration_hessian()), rates)
+    jacobians, hessian = path_curvature(task, condition, public=True)
+    factor = clipping_aware_factor(optimizer, jacobians, rates, loss_hessian=hessian)
+    less = {"curvature": (0.25, 0.5, 1.0)}
+    found = (
+        synthesize(*made_for, **options),
+        synthesize(*made_for, structure="banded", **options),
+        synthesize(*made_for, structure="banded", robust_to=less, **options),
+        solve_p1(factor @ factor.T, **options),
+    )
+    return {name: d.mechanism.renamed(name) for name, d in zip(DESIGNS, found, strict=True)}
+
+
+def noise_free(task: Task, condition: Condition, **switches) -> float:
+    """Final excess over w* without privacy noise; ``switches`` are those of `logistic.train`."""
+    iid = {"none": Mechanism.from_toeplitz(steps=len(task.shards), strategy_coef=[1.0])}
+    path = logistic.train(task, iid, condition, [0], private=False, **switches)
+    return float(task.excess(path[0, 0, -1]))
 
 
 def decompose(
@@ -156,21 +166,19 @@ def decompose(
     of its source in this order.
     """
     count("number of noise_seeds", len(noise_seeds), 2)
+    runs = logistic.study(task, mechanisms, {"": condition}, noise_seeds, **accounting).loc[""]
+    return with_sources(quiet_sources(task, condition), runs)
 
-    def excess(pool, seeds, **settings):
-        return task.excess(logistic.train(task, pool, condition, seeds, **settings)[:, :, -1])
 
-    def quiet(**switches):
-        return excess(_quiet(task), [0], private=False, **switches).item()
+def quiet_sources(task: Task, condition: Condition) -> dict[str, float]:
+    """The parts of the excess that are there without privacy noise."""
+    path = noise_free(task, condition, clipped=False, sampled=False)
+    sampled, clipped = noise_free(task, condition, clipped=False), noise_free(task, condition)
+    return {"path": path, "sampling": sampled - path, "clipping": clipped - sampled}
 
-    path, sampled = quiet(clipped=False, sampled=False), quiet(clipped=False)
-    clipped, noisy = quiet(), excess(mechanisms, noise_seeds, **accounting)
-    parts = {
-        "path": path,
-        "sampling": sampled - path,
-        "clipping": clipped - sampled,
-        "privacy": noisy.mean(axis=1) - clipped,
-        "privacy_se": noisy.std(axis=1, ddof=1) / np.sqrt(len(noise_seeds)),
-        "total": noisy.mean(axis=1),
-    }
-    return pd.DataFrame(parts, index=pd.Index(mechanisms, name="mechanism"))
+
+def with_sources(quiet: Mapping[str, float], runs: pd.DataFrame) -> pd.DataFrame:
+    """`decompose` from its quiet parts and the excesses (mechanisms, noise seeds)."""
+    total = runs.mean(axis=1)
+    parts = {"privacy": total - sum(quiet.values()), "privacy_se": runs.sem(axis=1), "total": total}
+    return pd.DataFrame(parts).assign(**quiet)[[*quiet, *parts]]

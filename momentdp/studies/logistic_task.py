@@ -82,7 +82,7 @@ def make_task(
     *,
     dimension: int = 16,
     examples: int = 4096,
-    steps: int = 128,
+    batch: int = 32,
     calibration: int = 500,
     teacher_seed: int | None = None,
     label_seed: int | None = None,
@@ -91,15 +91,15 @@ def make_task(
 ) -> Task:
     """Appendix F.1: x ~ N(0, diag(s)), s = logspace(-2, -1) variances, w* ~ N(0, I/d).
 
-    The examples fall into ``steps`` disjoint shards of equal size. The calibration split is a fresh
+    The examples fall into disjoint shards of ``batch``, one a step. The calibration split is a fresh
     public draw of ``calibration`` examples. The other seeds follow ``data_seed`` unless given.
 
     Raises:
-        ValueError: shards that do not divide the examples, separable labels.
+        ValueError: a batch that does not divide the examples, separable labels.
     """
-    d, n, steps = count("dimension", dimension), count("examples", examples), count("steps", steps)
-    if n % steps:
-        raise refuse("steps", steps, f"pass a divisor of examples = {n}: shards have one size")
+    d, n, batch = count("dimension", dimension), count("examples", examples), count("batch", batch)
+    if n % batch:
+        raise refuse("batch", batch, f"pass a divisor of examples = {n}: shards have one size")
 
     def source(name, seed=None):
         return random(name, data_seed if seed is None else seed)
@@ -115,7 +115,7 @@ def make_task(
         features=x,
         labels=y.astype(np.float64),
         teacher=teacher,
-        shards=source("split", split_seed).permutation(n).reshape(steps, n // steps),
+        shards=source("split", split_seed).permutation(n).reshape(-1, batch),
         calibration_features=x_cal,
         calibration_labels=y_cal.astype(np.float64),
         clip_norm=float(np.median(np.linalg.norm(x_cal, axis=1)) / 2),  # |p - y| = 1/2 at 0

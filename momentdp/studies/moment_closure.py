@@ -20,7 +20,7 @@ WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 def _margins(x, mean, covariance):
     """Quadrature nodes of x'theta, theta ~ N(mean, covariance): (examples, nodes)."""
-    variance = np.einsum("ni,ij,nj->n", x, covariance, x)
+    variance = np.einsum("ni,ij,nj->n", x, covariance, x, optimize=True)
     return (x @ mean)[:, None] + np.sqrt(np.maximum(variance, 0.0))[:, None] * NODES
 
 
@@ -34,26 +34,29 @@ def closed_moments(
     steps, dim = len(task.shards), task.features.shape[1]
     noising = m.require_steps(steps).noising_matrix * m.sensitivity() * noise_stddev
     F, f, h, c, d, w = (np.asarray(a) for a in condition.optimizer.system(condition.learning_rates))
-    mean, mean_buffers = np.zeros(dim), np.zeros((dim, f.shape[1]))
-    # derivatives of theta and of the buffers with respect to each w_s
-    theta, buffers = np.zeros((steps, dim, dim)), np.zeros((steps, dim, dim, f.shape[1]))
+    mean, mean_buffers = np.zeros(dim), np.zeros((f.shape[1], dim))
+    # derivatives with respect to every w_s: (dim, steps x dim), and the same for each buffer
+    theta, buffers = np.zeros((dim, steps * dim)), np.zeros((f.shape[1], dim, steps * dim))
     for t, shard in enumerate(task.shards):
         x, y = task.features[shard], task.labels[shard, None]
-        p = scipy.special.expit(_margins(x, mean, np.einsum("sij,skj->ik", theta, theta)))
+        reached, others = theta[:, : dim * (t + 1)], buffers[..., : dim * (t + 1)]  # w_0 .. w_t
+        p = scipy.special.expit(_margins(x, mean, reached @ reached.T))
         bound = (task.clip_norm / np.linalg.norm(x, axis=1))[:, None]
         slope = np.where(np.abs(p - y) <= bound, p * (1 - p), 0.0) @ WEIGHTS
         gradient = x.T @ (np.clip(p - y, -bound, bound) @ WEIGHTS) / len(x)
-        jacobian = x.T @ (x * slope[:, None]) / len(x)
-        moved = jacobian @ theta + noising[t, :, None, None] * np.eye(dim)
+        moved = (x.T @ (x * slope[:, None]) / len(x)) @ reached
+        moved += np.kron(noising[t, : t + 1], np.eye(dim))
         mean, mean_buffers = (
-            mean - mean_buffers @ c[t] - d[t] * gradient - w[t] * mean,
-            mean_buffers @ F[t].T + gradient[:, None] * f[t] + mean[:, None] * h[t],
+            mean - c[t] @ mean_buffers - d[t] * gradient - w[t] * mean,
+            F[t] @ mean_buffers + np.outer(f[t], gradient) + np.outer(h[t], mean),
         )
-        theta, buffers = (
-            theta - buffers @ c[t] - d[t] * moved - w[t] * theta,
-            buffers @ F[t].T + moved[..., None] * f[t] + theta[..., None] * h[t],
+        reached[:], others[:] = (
+            reached - np.tensordot(c[t], others, 1) - d[t] * moved - w[t] * reached,
+            np.tensordot(F[t], others, 1)
+            + np.multiply.outer(f[t], moved)
+            + np.multiply.outer(h[t], reached),
         )
-    return mean, np.einsum("sij,skj->ik", theta, theta)
+    return mean, theta @ theta.T
 
 
 def closed_excess(task: Task, m, condition: Condition, **accounting) -> float:

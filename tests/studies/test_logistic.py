@@ -24,7 +24,7 @@ ROOT_NOISING = np.tril(toeplitz(np.cumprod(np.r_[1.0, (K - 1.5) / K]))) * np.lin
 
 @pytest.fixture(scope="module")
 def task():
-    return logistic_task.make_task(3, dimension=5, examples=320, steps=STEPS, calibration=60)
+    return logistic_task.make_task(3, dimension=5, examples=320, batch=20, calibration=60)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_task_follows_appendix_f():
 
 
 def test_random_sources_are_separate():
-    small = {"dimension": 4, "examples": 64, "steps": 8, "calibration": 20}
+    small = {"dimension": 4, "examples": 64, "batch": 8, "calibration": 20}
     base = logistic_task.make_task(1, **small)
     other = logistic_task.make_task(1, label_seed=2, split_seed=3, **small)
     np.testing.assert_array_equal(base.features, other.features)
@@ -213,18 +213,46 @@ def test_conditions_have_the_stated_rates(task):
     )
     np.testing.assert_allclose(cases["L3"].learning_rates[:8], peak * (t[:8] + 1) / 8)
     np.testing.assert_allclose(cases["L1'"].learning_rates / 0.1, peak)
+    # el = 2 / (1 - .9) would diverge without momentum: it is capped at 1.9
+    stepped = cases["L1''"]
+    assert stepped.optimizer == Momentum(0.0)
+    np.testing.assert_allclose(stepped.learning_rates, peak * 1.9 / 0.2)
+    assert len(set(logistic.NINE_CONDITIONS)) == 9 and set(logistic.NINE_CONDITIONS) < set(cases)
+    nine = [cases[name] for name in logistic.NINE_CONDITIONS]
+    assert sorted(c.optimizer.momentum for c in nine) == [0.0] * 3 + [0.5] * 3 + [0.9] * 3
+    assert all(c.learning_rates.max() <= peak * (1 + 1e-12) for c in nine)
 
 
-def test_study_is_a_row_a_run_and_deterministic(task, pool):
+def test_study_is_a_row_a_mechanism_and_deterministic(task, pool):
     cases = {k: logistic.conditions(task)[k] for k in ("L0", "L1")}
     rows = logistic.study(task, pool, cases, [5, 6, 7])
-    assert len(rows) == 2 * 2 * 3
+    assert list(rows.index) == [(c, m) for c in cases for m in pool]
     again = logistic.study(task, lambda condition: pool, cases, [7])
-    kept = rows[rows.noise_seed == 7].reset_index(drop=True)
-    np.testing.assert_allclose(again.excess, kept.excess, rtol=1e-9)
-    gap = (rows.excess_optimum - rows.excess).unique()
-    expected = -task.excess(task.optimum)
-    np.testing.assert_allclose(gap, expected, rtol=1e-9)
+    np.testing.assert_allclose(again[7], rows[7], rtol=1e-9)
+    last = logistic.train(task, pool, cases["L1"], [6])[1, 0, -1]
+    assert rows.loc[("L1", "sqrt"), 6] == pytest.approx(float(task.excess(last)), rel=1e-9)
+
+
+def test_mirrored_noise_cancels_the_first_order(task, pool):
+    condition, faint = logistic.conditions(task)["L1"], {"epsilon": 1e5}
+    quiet = logistic.train(task, pool, condition, [0], private=False)[0, 0, -1]
+    plain, mirror = (
+        logistic.train(task, pool, condition, range(4), mirrored=m, **faint)[0, :, -1]
+        for m in (False, True)
+    )
+    moved, mean = np.abs(plain - quiet).max(), np.abs((plain + mirror) / 2 - quiet).max()
+    assert mean < 0.1 * moved
+
+
+def test_native_noisecurve_ties_with_its_own_regularisation(task, monkeypatch, tmp_path):
+    monkeypatch.setenv("MOMENTDP_CACHE", str(tmp_path))
+    own = logistic.native_pool(task, bands=4, pool=["noisecurve"])["noisecurve"]
+    curve = logistic.regularised(task, bands=4)
+    ours, theirs = own.strategy_matrix, curve["eps=0.001"].strategy_matrix
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), atol=1e-3)
+    # what a larger eps buys: the largest noise of any step falls, eps by eps
+    loudest = [np.linalg.norm(m.noising_matrix, axis=1).max() for m in curve.values()]
+    assert np.all(np.diff(loudest) < 0) and len(curve) == 11
 
 
 def refused(match, call, *args, **kwargs):
@@ -234,8 +262,8 @@ def refused(match, call, *args, **kwargs):
 
 def test_bad_input_is_refused(task, pool):
     condition = logistic.conditions(task)["L0"]
-    refused("steps: got 100.*divisor", logistic_task.make_task, 0, steps=100)
-    refused("labels: got a separable", logistic_task.make_task, 0, examples=16, steps=4)
+    refused("batch: got 100.*divisor", logistic_task.make_task, 0, batch=100)
+    refused("labels: got a separable", logistic_task.make_task, 0, examples=16, batch=4)
     refused("separable", logistic_task.training_optimum, np.eye(3)[:, :2], np.zeros(3))
     refused("l2_clip_norm: got 0.0", logistic.noise_stddev, task._replace(clip_norm=0.0))
     refused("epsilon: got -1", logistic.noise_stddev, task, epsilon=-1)

@@ -6,12 +6,12 @@ import pytest
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic, logistic_analysis, logistic_task, moment_closure
-from momentdp.studies.clipping_aware import clipping_aware_damage
+from momentdp.clipping_aware import clipping_aware_damage
 
 
 @pytest.fixture(scope="module")
 def task():
-    return logistic_task.make_task(0, dimension=4, examples=512, steps=16, calibration=100)
+    return logistic_task.make_task(0, dimension=4, examples=512, batch=32, calibration=100)
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from momentdp import clipping_aware, solve_p1
 from momentdp.damage import damage
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.studies import clipping_aware, logistic, logistic_task
+from momentdp.studies import logistic, logistic_task
 from momentdp.studies import logistic_analysis as analysis
 
 
@@ -75,7 +76,7 @@ def test_general_jacobian_equals_finite_differences_and_is_not_symmetric(data):
 
 
 def test_clipped_mean_gradient_equals_that_of_training_even_at_zero_gradients():
-    task = logistic_task.make_task(3, dimension=5, examples=320, steps=16, calibration=60)
+    task = logistic_task.make_task(3, dimension=5, examples=320, batch=20, calibration=60)
     x, y = task.features[task.shards[0]].copy(), task.labels[task.shards[0]]
     x[0] = 0.0  # an example without any gradient
     with jax.enable_x64(True):
@@ -159,7 +160,7 @@ def test_commuting_curvatures_equal_the_eigenmodes_of_damage(optimizer):
 
 
 def test_path_prediction_is_exact_for_small_noise():
-    task = logistic_task.make_task(0, dimension=4, examples=512, steps=16, calibration=100)
+    task = logistic_task.make_task(0, dimension=4, examples=512, batch=32, calibration=100)
     condition = logistic.conditions(task, el=0.5)["L1"]
     pool = {"iid": Mechanism.from_toeplitz(steps=16, strategy_coef=[1.0])}
     tiny = {"epsilon": 2e4}  # noise so small that the linearisation holds
@@ -172,10 +173,75 @@ def test_path_prediction_is_exact_for_small_noise():
     assert measured.std() / np.sqrt(2000) < 0.04 * predicted
 
 
+@pytest.mark.parametrize(
+    "optimizer", [Momentum(0.9), Momentum(0.6, nesterov=True, weight_decay=0.05)]
+)
+def test_path_of_a_general_loss_carries_small_noise_exactly(data, optimizer):
+    """Outside generalised linear models: clipped noisy runs, step by step, against the transfer."""
+    rates, start, clip_norm = np.linspace(0.3, 0.1, 10), np.array([1.2, 0.4, -0.8, 0.3]), 0.6
+    shards = np.arange(40).reshape(10, 4)
+    batches = tuple(part[shards] for part in data)
+    gradient = jax.grad(tanh_loss)
+    path, jacobians = clipping_aware.clipped_path(
+        gradient, optimizer, rates, start, batches, clip_norm
+    )
+    assert np.abs(jacobians - jacobians.transpose(0, 2, 1)).max() > 1e-2
+    noise = 1e-6 * np.random.default_rng(1).normal(size=(10, 4))
+    with jax.enable_x64(True):
+        compiled = jax.jit(gradient)
+
+        def run(noise):
+            mu, decay = optimizer.momentum, optimizer.weight_decay
+            theta, buffer = start.copy(), np.zeros(4)
+            for t, rate in enumerate(rates):
+                batch = [part[t] for part in batches]
+                g = clipped_mean(lambda *a: np.asarray(compiled(*a)), theta, batch, clip_norm)[0]
+                g = g + noise[t] + decay * theta
+                buffer = mu * buffer + g
+                theta = theta - rate * (g + mu * buffer if optimizer.nesterov else buffer)
+            return theta
+
+        quiet, moved = run(np.zeros((10, 4))), run(noise)
+    np.testing.assert_allclose(path[-1], quiet, rtol=1e-10)
+    transfer = clipping_aware.linearised_transfer(optimizer, jacobians, rates)
+    expected = np.einsum("tij,tj->i", transfer, noise)
+    np.testing.assert_allclose(moved - quiet, expected, rtol=1e-4)
+
+
+def test_factor_designs_for_the_damage_of_asymmetric_jacobians():
+    rng = np.random.default_rng(3)
+    half, jacobians = rng.normal(size=(3, 3)), 0.5 * rng.normal(size=(8, 3, 3))
+    given = Momentum(0.5), jacobians, np.full(8, 0.2)
+    hessian = {"loss_hessian": half @ half.T}
+    F = clipping_aware.clipping_aware_factor(*given, **hessian)
+    solved = solve_p1(F @ F.T)
+    best = clipping_aware.clipping_aware_damage(solved.mechanism, *given, **hessian)
+    assert 2 * best == pytest.approx(solved.objective, rel=1e-6)
+    for strategy in ([1.0], [1.0, 0.5, 0.375]):
+        other = Mechanism.from_toeplitz(steps=8, strategy_coef=strategy)
+        assert clipping_aware.clipping_aware_damage(other, *given, **hessian) > best
+    with pytest.raises(ValueError, match="loss_hessian: got eigenvalue -1"):
+        clipping_aware.clipping_aware_factor(*given, loss_hessian=-np.eye(3))
+
+
+def test_repeated_participation_raises_the_damage_by_its_sensitivity():
+    m = Mechanism.from_toeplitz(steps=6, strategy_coef=[1.0, 0.5])
+    given = (m, Momentum(0.0), np.eye(2), np.full(6, 0.2))
+    single, twice = (
+        clipping_aware.clipping_aware_damage(*given, loss_hessian=np.eye(2), **pattern)
+        for pattern in ({}, {"min_sep": 3, "max_participations": 2})
+    )
+    assert twice == pytest.approx(2 * single)  # two columns of C apart do not overlap
+
+
 def test_bad_input_is_refused():
     eye = np.eye(2)
     with pytest.raises(ValueError, match="clip_norm: got 0"):
         clipping_aware.clipped_jacobian(tanh_loss, np.ones(2), (np.ones((1, 1)),), 0)
+    with pytest.raises(ValueError, match="batches: got leading sizes 3"):
+        clipping_aware.clipped_path(
+            tanh_loss, Momentum(0.0), np.ones(4), np.ones(2), (np.ones((3, 1)),), 1.0
+        )
     with pytest.raises(ValueError, match="jacobians: got shape"):
         clipping_aware.linearised_transfer(Momentum(0.0), np.zeros((3, 2, 2)), np.ones(4))
     m = Mechanism.from_toeplitz(steps=3, strategy_coef=[1.0])

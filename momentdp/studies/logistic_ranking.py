@@ -1,0 +1,87 @@
+"""How well predictions order the outcomes of private logistic regression (F.4, F.6).
+
+Frames of outcomes and predictions are indexed by (.., condition, mechanism), as `logistic.study`,
+`logistic_study.outcomes` and `logistic_study.predicted` return them.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from momentdp.evaluation import ranking
+from momentdp.studies.logistic import NINE_CONDITIONS, RIVALS
+
+OWN = "noisecurve_adam"  # the paper's procedure, which its numbers belong to
+# F.6 does not say which: pairs told apart seed by seed or by two separate errors, iid in or out
+RULES = {
+    f"{rule}, {'with' if iid else 'without'} iid": (rule == "paired", ("iid",) * iid)
+    for rule in ("paired", "unpaired")
+    for iid in (False, True)
+}
+RULE = "paired, without iid"  # declared before a result was seen: Table 2 pairs its nine
+
+
+def cells(frame: pd.DataFrame | pd.Series, conditions: Sequence[str] | None = None) -> dict:
+    """The part of each (data set and) condition, indexed by mechanism."""
+    levels = [name for name in frame.index.names if name != "mechanism"]
+    if conditions is not None:
+        frame = frame[frame.index.get_level_values("condition").isin(conditions)]
+    groups = frame.groupby(levels if len(levels) > 1 else levels[0], sort=False)
+    return {cell: part.droplevel(levels) for cell, part in groups}
+
+
+def pairs(runs: pd.DataFrame, *, paired: bool = True, standard_errors=2.0) -> pd.DataFrame:
+    """Every pair a, b of the rows of ``runs`` (mechanisms, noise seeds): mean of a - b, its SE (of
+    seed-wise differences if ``paired``), and whether it is resolved: |a - b| > 2 SE."""
+    first, second = np.triu_indices(len(runs), 1)
+    values, se = runs.to_numpy(), runs.sem(axis=1).to_numpy()
+    gaps = pd.DataFrame(values[first] - values[second])
+    difference = gaps.mean(axis=1)
+    error = gaps.sem(axis=1) if paired else np.hypot(se[first], se[second])
+    names = {"a": runs.index[first], "b": runs.index[second]}
+    resolved = difference.abs() > standard_errors * error
+    return pd.DataFrame({**names, "difference": difference, "se": error, "resolved": resolved})
+
+
+def agreement(mean: pd.Series, predicted: pd.DataFrame, noisecurve: str = OWN) -> pd.DataFrame:
+    """Kendall's tau of each predictor (columns) with the outcome among the nine, by the cells of
+    ``mean`` that have predictions (rows)."""
+    pool, seen = [noisecurve, *RIVALS], cells(predicted)
+    found = {
+        cell: seen[cell].loc[pool].apply(ranking.kendall_tau, truth=own[pool])
+        for cell, own in cells(mean).items()
+        if cell in seen
+    }
+    return pd.DataFrame(found).T.rename_axis(predicted.index.names[:-1])
+
+
+def broad_ranking(
+    runs: pd.DataFrame, predicted: pd.DataFrame, noisecurve: str = OWN
+) -> pd.DataFrame:
+    """F.6 over the nine conditions, pooled over the data sets that are there: a row a rule of RULES
+    and predictor. Accuracy on resolved pairs, mean tau, mean relative regret, top-1."""
+    seen, rows = cells(predicted), {}
+    for rule, (paired, extra) in RULES.items():
+        pool = [noisecurve, *RIVALS, *extra]
+        for cell, own in cells(runs, NINE_CONDITIONS).items():
+            found = pairs(own.loc[pool], paired=paired)
+            found, truth = found[found["resolved"]], own.loc[pool].mean(axis=1)
+            for name, score in seen[cell].loc[pool].items():
+                right = (score[found["a"]].values < score[found["b"]].values) == (
+                    found["difference"].values < 0
+                )
+                rows[rule, name, cell] = {
+                    "resolved pairs": len(found),
+                    "right": right.sum(),
+                    "tau": ranking.kendall_tau(score, truth),
+                    "regret (%)": 100 * ranking.relative_regret(score, truth),
+                    "top-1 (%)": 100 * ranking.top1(score, truth),
+                }
+    table = pd.DataFrame(list(rows.values()), index=list(rows))
+    table.index = pd.MultiIndex.from_tuples([key[:2] for key in rows], names=["rule", "predictor"])
+    grouped = table.groupby(["rule", "predictor"], sort=False)
+    total, mean = grouped.sum(), grouped.mean()
+    mean["resolved pairs"] = total["resolved pairs"].astype(int)
+    mean.insert(1, "accuracy (%)", 100 * total["right"] / total["resolved pairs"])
+    return mean.drop(columns="right")

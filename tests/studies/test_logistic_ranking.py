@@ -1,0 +1,69 @@
+"""Order of predictions against outcomes: values worked out by hand, scipy's t test."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.stats
+
+from momentdp.studies import logistic, logistic_ranking
+
+
+@pytest.fixture
+def runs():
+    rows = {"a": [1.0, 5.0, 9.0], "b": [2.0, 6.0, 10.3], "c": [0.0, 9.0, 3.0]}
+    return pd.DataFrame(rows).T
+
+
+def test_pairs_are_resolved_by_pairing_only(runs):
+    found = logistic_ranking.pairs(runs).set_index(["a", "b"])
+    assert found.loc[("a", "b"), "difference"] == pytest.approx(-1.1)
+    assert found.loc[("a", "b"), "se"] == pytest.approx(0.1)
+    t = scipy.stats.ttest_rel(runs.loc["a"], runs.loc["b"]).statistic
+    assert found.loc[("a", "b"), "difference"] / 0.1 == pytest.approx(t)
+    assert list(found.resolved) == [True, False, False]
+    unpaired = logistic_ranking.pairs(runs, paired=False).set_index(["a", "b"])
+    assert not unpaired.resolved.any()
+    welch = scipy.stats.ttest_ind(runs.loc["a"], runs.loc["c"], equal_var=False).statistic
+    assert (unpaired.difference / unpaired.se)[("a", "c")] == pytest.approx(welch)
+
+
+NINE = ["noisecurve_adam", *logistic.RIVALS]
+
+
+def frame(values, names, conditions, columns):
+    index = pd.MultiIndex.from_product([conditions, names], names=["condition", "mechanism"])
+    return pd.DataFrame(np.tile(values, (len(conditions), 1)), index, columns)
+
+
+def test_broad_ranking_by_hand():
+    names, conditions = [*NINE, "iid"], logistic.NINE_CONDITIONS
+    # excess 1..9 and iid 100; the noise seeds differ by 20, which only pairing removes
+    levels = np.r_[1.0:10.0, 100.0][:, None]
+    outcome = frame(levels + np.array([0.0, 20.0, 40.0]), names, conditions, range(3))
+    swapped = np.r_[2.0, 1.0, 3.0:10.0, 100.0]  # the two best exchanged
+    predicted = frame(np.c_[levels[:, 0], swapped, -swapped], names, conditions, ["right", "swap", "back"])  # fmt: skip
+    found = logistic_ranking.broad_ranking(outcome, predicted)
+    paired = found.loc["paired, without iid"]
+    assert list(paired["resolved pairs"]) == [9 * 36] * 3
+    np.testing.assert_allclose(paired["accuracy (%)"], [100, 100 * 35 / 36, 100 / 36])
+    np.testing.assert_allclose(paired["tau"], [1, 34 / 36, -34 / 36])
+    np.testing.assert_allclose(
+        paired["regret (%)"], [0, 100 / 21, 800 / 21]
+    )  # means 21, 22, .., 29
+    np.testing.assert_allclose(paired["top-1 (%)"], [100, 0, 0])
+    assert list(found.loc["paired, with iid", "resolved pairs"]) == [9 * 45] * 3
+    # without pairing the standard error is sqrt(2) 20 / sqrt(3) = 16.3: only iid is told apart
+    assert list(found.loc["unpaired, without iid", "resolved pairs"]) == [0] * 3
+    unpaired = found.loc["unpaired, with iid"]
+    assert list(unpaired["resolved pairs"]) == [9 * 9] * 3
+    np.testing.assert_allclose(unpaired["accuracy (%)"], [100, 100, 0])
+
+
+def test_agreement_is_kendalls_tau_of_the_nine_only():
+    outcome = frame(np.arange(10.0)[:, None], [*NINE, "iid"], ["L0"], [0])[0]
+    order = np.r_[1.0, 0.0, 2.0:9.0]
+    predicted = frame(np.c_[order][::-1], NINE[::-1], ["L0", "L1"], ["swap"])
+    found = logistic_ranking.agreement(outcome, predicted)
+    assert found.index.tolist() == ["L0"]  # L1 has no outcome
+    expected = scipy.stats.kendalltau(order, np.arange(9)).statistic
+    assert found.loc["L0", "swap"] == pytest.approx(expected) == 34 / 36
