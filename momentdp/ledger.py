@@ -46,6 +46,8 @@ ORDERINGS = (
 STUDIES = (
     "momentdp.studies.identity",
     "momentdp.studies.crossovers",
+    "momentdp.studies.validation",
+    "momentdp.studies.quadratic_tables",
     "momentdp.studies.logistic_tables",
     "momentdp.studies.cnn_live",
     "momentdp.studies.solvers",

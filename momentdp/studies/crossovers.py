@@ -106,6 +106,16 @@ def intervention(
     return table
 
 
+def printed_rows(damage, noisecurve: str = "noisecurve", dense: str = "dense"):
+    """How many of Table 1's five rows read as printed, from the damages of the discovery grid (an
+    xarray ``DataArray``): (el, spectrum)."""
+    others = [name for name in PAPER if name not in ("dense", *NOISECURVES)]
+    pool = damage.sel(arm="a", schedule="constant", mechanism=[noisecurve, dense, *others])
+    best = pool.sel(momentum=list(MOMENTA)).idxmin("mechanism")
+    first, rest = best.isel(momentum=0, drop=True), best.isel(momentum=slice(1, None))
+    return (first == noisecurve).astype(int) + (rest == dense).sum("momentum")
+
+
 def crossings(
     mechanisms: dict, first: str, second: str, arm: str, el: float, kappa: float
 ) -> list[float]:

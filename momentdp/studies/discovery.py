@@ -170,6 +170,15 @@ def reversals(damage: xr.DataArray, names) -> xr.Dataset:
     return xr.Dataset(found).assign_coords(pair=pairs)
 
 
+def staying(damage: xr.DataArray, names) -> xr.DataArray:
+    """What it costs, relative to the best of ``names`` at each momentum, to keep the mechanism
+    that is the best one at mu = 0."""
+    pool = damage.sel(mechanism=list(names))
+    home = pool.sel(momentum=0.0, drop=True).idxmin("mechanism")
+    moved = pool.sel(momentum=pool.momentum > 0)
+    return moved.sel(mechanism=home).drop_vars("mechanism") / moved.min("mechanism") - 1
+
+
 def load(path: Path = GRID) -> xr.Dataset:
     """The committed grid: single precision, as it is read and never decided upon."""
     with xr.open_dataset(path, engine="scipy") as grid:

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 NORMAL_95 = 1.959963984540054
+SHARE = 0.25  # of the gap that its 95% half-width may be (paper, Appendix D)
 FEWEST_REPLICATES = 1000  # before a run may stop: its own variance estimate must be worth something
 
 
@@ -85,7 +86,7 @@ def simulate_pair(
     *,
     noise_multiplier=1.0,
     seed,
-    share=0.25,
+    share=SHARE,
     max_replicates=1_000_000,
     batch=256,
     checkpoint=None,

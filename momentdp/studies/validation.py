@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from momentdp._checks import refuse
-from momentdp.studies import discovery, registry, simulator
+from momentdp.studies import controlled_grid, crossovers, discovery, panel, registry, simulator
 
 RESULTS = discovery.GRID.parent
 RECORDS = RESULTS / "cases"
@@ -105,10 +105,8 @@ def verify(out: Path = RESULTS) -> None:
 
 
 def study(out: Path) -> pd.DataFrame:
-    """Everything from nothing, into a folder: mechanisms, grid, choice, frozen bytes, simulation.
-
-    What the folder holds is kept: a grid is not evaluated again, nor a case simulated again.
-    """
+    """Everything from nothing, into a folder: mechanisms, grid, choice, frozen bytes, sensitivity
+    panel, simulation. What the folder holds is kept: nothing is evaluated or simulated again."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / "registry" / "registry.sha256").exists():
         start = time.perf_counter()
@@ -124,12 +122,33 @@ def study(out: Path) -> pd.DataFrame:
         cases = registry.choose(registry.candidates(found))
         digest = registry.freeze(cases, out / "registry")
         print(f"{len(cases)} cases frozen, SHA-256 {digest}")
+    if not (out / panel.PANEL.name).exists():
+        panel.compute().round(6).to_csv(out / panel.PANEL.name)
     simulate(out / "registry", out / "cases")
     write_manifest(out)
     fields = list(registry.FIELDS)
     same = registry.load(out / "registry")[fields].equals(registry.load()[fields])
     print(f"the cases are {'those' if same else 'NOT those'} of the committed registry")
     return table(out / "registry", out / "cases")
+
+
+def ledger_rows() -> dict[str, object]:
+    """The blind protocol's rows, read off the committed records, and what LR-aware MF makes of a
+    change of momentum: its order of the mechanisms in each slice of 3.1, which knows of none."""
+    results = table()
+    primary = results[results["register"] == "primary"]
+    every = controlled_grid.grid_scores(
+        momenta=crossovers.SLICE_MOMENTA, kappas=(10.0, 100.0, 1000.0)
+    )
+    orders = every["lr_aware"].rank(axis=1).groupby(["schedule", "kappa"]).nunique()
+    return {
+        "crossovers.confirmed": int(primary["confirmed"].sum()),
+        "crossovers.primary_cases": len(primary),
+        "crossovers.margin_primary": 100 * registry.REGISTERS["primary"][0],
+        "crossovers.margin_control": 100 * registry.REGISTERS["control"][0],
+        "crossovers.half_width": simulator.SHARE,
+        "crossovers.lr_aware_changed": int((orders > 1).any(axis=1).sum()),
+    }
 
 
 def add_study_parser(commands) -> None:
