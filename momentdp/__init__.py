@@ -4,6 +4,12 @@ The public names are listed here; ``momentdp.dynamics.core`` is the traceable ja
 """
 
 from momentdp import ledger
+from momentdp.clipping_aware import (
+    clipped_jacobian,
+    clipped_path,
+    clipping_aware_damage,
+    clipping_aware_factor,
+)
 from momentdp.damage import damage, expected_loss, trajectory_damage
 from momentdp.dynamics import schedules, spectra
 from momentdp.dynamics.optimizers import LinearOptimizer, Momentum
@@ -23,6 +29,10 @@ __all__ = [
     "Momentum",
     "Spectrum",
     "catalogue",
+    "clipped_jacobian",
+    "clipped_path",
+    "clipping_aware_damage",
+    "clipping_aware_factor",
     "damage",
     "damage_floor",
     "expected_loss",
