@@ -181,6 +181,12 @@ def predicted(folder: Path = RESULTS) -> pd.DataFrame:
     return pd.concat(tables, names=["data_seed", "condition", "mechanism"]).sort_index()
 
 
+def of_data_sets(kind: str, field: str, folder: Path = RESULTS) -> pd.Series:
+    """One number of every record of a kind, by data seed: "no_training" or "optimum" of the runs,
+    "eigenvalue_discrepancy" or "effective_curvature" of the predictions."""
+    return pd.Series({seed: record[field] for seed, record in load(kind, folder).items()})
+
+
 def frozen_cases(folder: Path = RESULTS) -> pd.DataFrame:
     """`frozen` by (data_seed, case, end): columns difference, se, calibration, closure."""
     rows = {

@@ -71,22 +71,35 @@ def rank_lists(mean: pd.Series, conditions: Sequence[str]) -> pd.DataFrame:
     return found.groupby("condition", sort=False).agg(" ".join).loc[list(conditions)]
 
 
-def what_decides(runs: pd.Series, unclipped: pd.Series) -> pd.DataFrame:
-    """Share of (data set, schedule) cells in which each NoiseCurve is last of the nine, and its
-    mean rank: a row an arm of momentum and step size, with clipping and without."""
+def what_decides(runs: pd.Series, unclipped: pd.Series, noisecurves=NOISECURVES) -> pd.DataFrame:
+    """Mean rank of each NoiseCurve (columns) over data sets and schedules: at home and in the arms of
+    the chapter on crossovers, with the gradients clipped and not."""
+    places = {"home": ["L0"]} | {
+        f"arm {arm}": [f"L{i}{mark}" for i in (1, 2, 3)] for mark, arm in logistic.ARMS.items()
+    }
     rows = {}
     for text, mean in (("clipped", runs), ("not clipped", unclipped)):
-        found = ranks(mean, NOISECURVES)
+        found = ranks(mean, noisecurves)
         of = found.index.get_level_values("condition")
-        for arm, mark in (
-            ("at home (L0)", None),
-            *((f"arm {a}", m) for m, a in logistic.ARMS.items()),
-        ):
-            cells = ["L0"] if mark is None else [f"L{i}{mark}" for i in (1, 2, 3)]
-            part = found[of.isin(cells)]
-            last = (100 * (part == 1 + len(RIVALS)).mean()).round().astype(int)
-            rows[arm, text] = pd.concat({"last (%)": last, "mean rank": part.mean()})
-    return pd.DataFrame(rows).T.rename_axis(["arm", "gradients"])
+        rows |= {(place, text): found[of.isin(names)].mean() for place, names in places.items()}
+    return pd.DataFrame(rows).T.rename_axis(["place", "gradients"])
+
+
+def share_last(mean: pd.Series, name: str, conditions: Sequence[str]) -> float:
+    """Share (%) of the data sets and conditions in which ``name`` is the last of the nine."""
+    found = ranks(mean, [name])[name]
+    found = found[found.index.get_level_values("condition").isin(conditions)]
+    return 100 * float((found == 1 + len(RIVALS)).mean())
+
+
+def training_table(runs: pd.DataFrame, untrained: pd.Series, conditions: Sequence[str]):
+    """Without training against the best of the nine, mean over the data sets, and in how many of them
+    private training is better. ``untrained``: excess by data seed."""
+    best = runs.loc[pd.IndexSlice[:, list(conditions), [OWN, *RIVALS]], :].mean(axis=1)
+    best = best.groupby(CELL).min().unstack("condition")[list(conditions)]
+    better = best.lt(untrained, axis=0).sum()
+    columns = {"best private run": best.mean(), "no training": untrained.mean()}
+    return pd.DataFrame({**columns, "data sets in which training is better": better})
 
 
 def regularisation_curve(mean: pd.Series, conditions: Sequence[str]) -> pd.DataFrame:
@@ -96,49 +109,88 @@ def regularisation_curve(mean: pd.Series, conditions: Sequence[str]) -> pd.DataF
     return found.set_axis(pd.Index(logistic.EPSILONS, name="eps"))
 
 
-def designs_table(runs: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
-    """Synthesised mechanisms against the best of the catalogue, chosen in hindsight: relative
-    difference of the mean excess (%), its SE over the data sets, and in how many of these the
-    paired difference is clear (2 SE) for and against the design."""
-    rows = {}
-    for (seed, condition), own in cells(runs, conditions).items():
-        rival = own.loc[own.loc[list(logistic_study.CATALOGUE)].mean(axis=1).idxmin()]
+def designs_table(
+    runs: pd.DataFrame, mirrored: pd.Series, quiet: pd.DataFrame, conditions: Sequence[str]
+) -> pd.DataFrame:
+    """Synthesised mechanisms against the catalogue's best, chosen in hindsight. From mirrored runs,
+    means over the data sets: the privacy part over the least of the eight rivals', and the excess
+    against the best of these and the NoiseCurves (%); and in how many data sets the paired 30-seed
+    difference to that best is clear (2 SE), for the design and against it."""
+    rows, exact, pool = {}, cells(mirrored), list(logistic_study.NINES)
+    for cell, own in cells(runs, conditions).items():
+        privacy = exact[cell] - quiet.loc[cell].sum()
+        rival = own.loc[own.loc[pool].mean(axis=1).idxmin()]
         for name in analysis.DESIGNS:
             gap = own.loc[name] - rival
             clear = np.sign(gap.mean()) * (abs(gap.mean()) > 2 * gap.sem())
-            change = 100 * gap.mean() / rival.mean()
-            rows[condition, name, seed] = {
-                "change (%)": change,
+            change = 100 * (exact[cell][name] / exact[cell][pool].min() - 1)
+            rows[*cell, name] = {
+                "own": privacy[name],
+                "least": privacy[list(RIVALS)].min(),
+                "excess (%)": change,
                 "better": clear < 0,
                 "worse": clear > 0,
             }
-    table = pd.DataFrame(rows).T.astype(float).rename_axis(["condition", "design", "data_seed"])
+    table = pd.DataFrame(rows).T.astype(float).rename_axis([*CELL, "design"])
     grouped = table.groupby(["condition", "design"], sort=False)
-    found = grouped.mean()[["change (%)"]].assign(se=grouped["change (%)"].sem())
-    return found.join(grouped[["better", "worse"]].sum().astype(int)).loc[list(conditions)]
+    total = grouped.sum()
+    found = (total["own"] / total["least"]).rename("privacy part / least").to_frame()
+    found["excess (%)"] = grouped["excess (%)"].mean()
+    return found.join(total[["better", "worse"]].astype(int)).loc[list(conditions)]
 
 
 def sources_table(
-    runs: pd.DataFrame, quiet: pd.DataFrame, predicted: pd.DataFrame, conditions: Sequence[str]
+    mirrored: pd.Series, quiet: pd.DataFrame, predicted: pd.DataFrame, conditions: Sequence[str]
 ) -> pd.DataFrame:
     """H.2, mean over the data sets, a row a condition: the parts of the best mechanism's excess, the
-    share that is there without privacy noise, and the privacy part over its predictions (median
+    share that is there without privacy noise, and the privacy part over what each predicts (median
     over the nine mechanisms)."""
     pool, rows, seen = [OWN, *RIVALS], {}, cells(predicted)
-    for cell, own in cells(runs, conditions).items():
-        found = analysis.with_sources(quiet.loc[cell].to_dict(), own.loc[pool])
-        best = found.loc[found["total"].idxmin()].drop("privacy_se")
-        ratios = seen[cell].loc[pool, MEASURED].rdiv(found["privacy"], axis=0).median()
-        rest = {"not privacy (%)": 100 * (1 - best["privacy"] / best["total"])}
-        rows[cell] = best.to_dict() | rest | ratios.add_prefix("measured / ").to_dict()
+    for cell, own in cells(mirrored, conditions).items():
+        parts, total = quiet.loc[cell], own[pool].min()
+        privacy = own[pool] - parts.sum()
+        rest = {"privacy": privacy.min(), "total": total}
+        rest["not privacy (%)"] = 100 * parts.sum() / total
+        ratios = seen[cell].loc[pool, MEASURED].rdiv(privacy, axis=0).median()
+        rows[cell] = parts.to_dict() | rest | ratios.add_prefix("measured / ").to_dict()
     table = pd.DataFrame(rows).T.rename_axis(CELL)
     return table.groupby("condition").mean().loc[list(conditions)]
+
+
+def agreement_steps(runs: pd.Series, mirrored: pd.Series, predicted: pd.DataFrame, noisecurve=OWN):
+    """Mean Kendall's tau over L0 to L3 and the data sets of each predictor (rows): with the order of
+    the 30 seeds, with that of the mirrored runs, its lowest mean over one data set, and in how many
+    cells it is below that of H_cal."""
+    paper = predicted[predicted.index.get_level_values("condition").isin(PAPER)]
+    plain, exact = (agreement(mean, paper, noisecurve) for mean in (runs, mirrored))
+    columns = {"30 seeds": plain.mean(), "mirrored": exact.mean()}
+    columns["lowest data set"] = exact.groupby("data_seed").mean().min()
+    columns["cells below H_cal"] = exact.lt(exact["calibration"] - 1e-9, axis=0).sum()
+    return pd.DataFrame(columns).rename_axis("predictor")
+
+
+def frozen_table(frozen: pd.DataFrame) -> pd.DataFrame:
+    """The registry's pairs in logistic regression: in how many data sets the difference is resolved
+    (2 SE) at mu = 0 and at the momentum, resolved with opposite signs, and, of those resolved at the
+    momentum, predicted by MOMENT-DP with H_cal and by the closure."""
+    resolved = frozen["difference"].abs() > 2 * frozen["se"]
+    home, tested = (frozen.xs(end, level="end") for end in ("native_rates", "rates"))
+    clear = {end: resolved.xs(end, level="end") for end in ("native_rates", "rates")}
+    both = clear["native_rates"] & clear["rates"]
+    columns = {
+        "resolved at mu = 0": clear["native_rates"],
+        "resolved at the momentum": clear["rates"],
+        "reversed": both & (home["difference"] * tested["difference"] < 0),
+    }
+    for name, text in (("calibration", "predicted, H_cal"), ("closure", "predicted, closure")):
+        columns[text] = clear["rates"] & (tested[name] * tested["difference"] > 0)
+    return pd.DataFrame(columns).groupby("case").sum()
 
 
 def winners(mean: pd.Series) -> pd.Series:
     """The best of the nine in each cell, named as in Fig. 1c."""
     best = mean.unstack("mechanism")[[OWN, *RIVALS]].idxmin(axis=1)
-    families = {"bandmf": "BandMF", "toeplitz": "Toeplitz", "noisecurve": "NoiseCurve"}
+    families = {"bandmf": "BandMF", "toeplitz": "Toeplitz", "noisecurve": "NoiseCurve", "lr": "LR-aware"}
     return best.map(lambda name: FIG_1C.get(name) or families.get(name.split("_")[0], name))
 
 
@@ -174,10 +226,9 @@ def ledger_rows(data_seed: int = 0) -> dict[str, object]:
     rows["logistic.hessian_weight"] = float(
         np.mean(task.hessian() / (task.features.T @ task.features / len(task.labels)))
     )
-    one = [
-        frame.loc[[data_seed]] for frame in (logistic_study.outcomes(), logistic_study.predicted())
-    ]
-    broad = broad_ranking(*one).loc[RULE]
+    outcomes, seen = logistic_study.outcomes(), logistic_study.predicted()
+    above = logistic_study.of_data_sets("runs", "optimum")
+    broad = broad_ranking(outcomes.loc[[data_seed]], seen.loc[[data_seed]], above).loc[RULE]
     rows["logistic.resolved_pairs"] = int(broad["resolved pairs"].iloc[0])
     for text, name in (("static", "static"), ("momentdp", "calibration")):
         for measure in ("accuracy", "regret", "top-1"):

@@ -41,15 +41,15 @@ def test_broad_ranking_by_hand():
     levels = np.r_[1.0:10.0, 100.0][:, None]
     outcome = frame(levels + np.array([0.0, 20.0, 40.0]), names, conditions, range(3))
     swapped = np.r_[2.0, 1.0, 3.0:10.0, 100.0]  # the two best exchanged
-    predicted = frame(np.c_[levels[:, 0], swapped, -swapped], names, conditions, ["right", "swap", "back"])  # fmt: skip
-    found = logistic_ranking.broad_ranking(outcome, predicted)
+    columns = ["right", "swap", "back"]
+    predicted = frame(np.c_[levels[:, 0], swapped, -swapped], names, conditions, columns)
+    outcome, predicted = (pd.concat({7: f}, names=["data_seed"]) for f in (outcome, predicted))
+    found = logistic_ranking.broad_ranking(outcome, predicted, {7: 4.0})
     paired = found.loc["paired, without iid"]
     assert list(paired["resolved pairs"]) == [9 * 36] * 3
     np.testing.assert_allclose(paired["accuracy (%)"], [100, 100 * 35 / 36, 100 / 36])
     np.testing.assert_allclose(paired["tau"], [1, 34 / 36, -34 / 36])
-    np.testing.assert_allclose(
-        paired["regret (%)"], [0, 100 / 21, 800 / 21]
-    )  # means 21, 22, .., 29
+    np.testing.assert_allclose(paired["regret (%)"], [0, 100 / 25, 800 / 25])  # 21 .. 29, and 4
     np.testing.assert_allclose(paired["top-1 (%)"], [100, 0, 0])
     assert list(found.loc["paired, with iid", "resolved pairs"]) == [9 * 45] * 3
     # without pairing the standard error is sqrt(2) 20 / sqrt(3) = 16.3: only iid is told apart
