@@ -45,10 +45,12 @@ def pairs(runs: pd.DataFrame, *, paired: bool = True, standard_errors=2.0) -> pd
     return pd.DataFrame({**names, "difference": difference, "se": error, "resolved": resolved})
 
 
-def agreement(mean: pd.Series, predicted: pd.DataFrame, noisecurve: str = OWN) -> pd.DataFrame:
+def agreement(
+    mean: pd.Series, predicted: pd.DataFrame, noisecurve: str = OWN, rivals=RIVALS
+) -> pd.DataFrame:
     """Kendall's tau of each predictor (columns) with the outcome among the nine, by the cells of
     ``mean`` that have predictions (rows)."""
-    pool, seen = [noisecurve, *RIVALS], cells(predicted)
+    pool, seen = [noisecurve, *rivals], cells(predicted)
     found = {
         cell: seen[cell].loc[pool].apply(ranking.kendall_tau, truth=own[pool])
         for cell, own in cells(mean).items()

@@ -85,11 +85,17 @@ def what_decides(runs: pd.Series, unclipped: pd.Series, noisecurves=NOISECURVES)
     return pd.DataFrame(rows).T.rename_axis(["place", "gradients"])
 
 
-def share_last(mean: pd.Series, name: str, conditions: Sequence[str]) -> float:
-    """Share (%) of the data sets and conditions in which ``name`` is the last of the nine."""
-    found = ranks(mean, [name])[name]
-    found = found[found.index.get_level_values("condition").isin(conditions)]
-    return 100 * float((found == 1 + len(RIVALS)).mean())
+def last_places(runs: pd.Series, unclipped: pd.Series, name: str = OWN) -> dict[str, float]:
+    """Share (%) of cells in which ``name`` is the last of the nine: at home and in the arms (three
+    schedules each), over the data sets, with the gradients clipped and not."""
+    found = {}
+    for text, mean in (("", runs), ("_unclipped", unclipped)):
+        last = ranks(mean, [name])[name] == 1 + len(RIVALS)
+        share = 100 * last.groupby("condition").mean()
+        found[f"last_home{text}"] = share["L0"]
+        for mark, arm in logistic.ARMS.items():
+            found[f"last_{arm}{text}"] = share[[f"L{i}{mark}" for i in (1, 2, 3)]].mean()
+    return found
 
 
 def training_table(runs: pd.DataFrame, untrained: pd.Series, conditions: Sequence[str]):
@@ -190,7 +196,12 @@ def frozen_table(frozen: pd.DataFrame) -> pd.DataFrame:
 def winners(mean: pd.Series) -> pd.Series:
     """The best of the nine in each cell, named as in Fig. 1c."""
     best = mean.unstack("mechanism")[[OWN, *RIVALS]].idxmin(axis=1)
-    families = {"bandmf": "BandMF", "toeplitz": "Toeplitz", "noisecurve": "NoiseCurve", "lr": "LR-aware"}
+    families = {
+        "bandmf": "BandMF",
+        "toeplitz": "Toeplitz",
+        "noisecurve": "NoiseCurve",
+        "lr": "LR-aware",
+    }
     return best.map(lambda name: FIG_1C.get(name) or families.get(name.split("_")[0], name))
 
 
