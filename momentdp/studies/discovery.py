@@ -144,9 +144,11 @@ def contract(g: xr.DataArray, noising: dict[str, xr.DataArray]) -> xr.DataArray:
 
 
 def evaluate(noising: dict[str, xr.DataArray], grid=AXES, arms=tuple(ARMS)) -> xr.Dataset:
-    """Damage at unit noise multiplier: (arm, el, momentum, schedule, spectrum, mechanism)."""
+    """Damage at unit noise multiplier: ``damage`` (arm, el, momentum, schedule, spectrum, mechanism),
+    and ``lagged``, what the model of :func:`lagged` makes of arm (b)."""
     found = [contract(transfers(arm, grid), noising) for arm in arms]
-    return xr.Dataset({"damage": xr.concat(found, xr.Variable("arm", list(arms)))})
+    damage = xr.concat(found, xr.Variable("arm", list(arms)))
+    return xr.Dataset({"damage": damage, "lagged": contract(lagged(grid), noising)})
 
 
 def reversals(damage: xr.DataArray, names) -> xr.Dataset:
