@@ -8,8 +8,6 @@ strategies gain nothing here. The accounting is jax-privacy's, on privacy loss d
 
 from functools import lru_cache
 
-from jax_privacy import accounting
-
 from momentdp._checks import count, number, refuse
 from momentdp.mechanisms.mechanism import Mechanism
 
@@ -55,6 +53,8 @@ def amplified_multiplier(
 @lru_cache
 def _calibrated(epsilon, delta, data_size, batch_size, steps, bands) -> float:
     """A few seconds: kept, since members of a pool share their number of bands."""
+    from jax_privacy import accounting
+
     config = accounting.PldAccountantConfig(value_discretization_interval=GRID)
     return accounting.calibrate_noise_multiplier(
         target_epsilon=epsilon,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -37,12 +38,61 @@ def _add_run(commands) -> None:
     command.set_defaults(call=_run)
 
 
+def _rank(arguments: argparse.Namespace) -> int:
+    import json
+
+    from momentdp.tool import choice, export, html, runfile, words
+
+    if arguments.report and not arguments.report.endswith(".html"):
+        raise ValueError(f"report: got {arguments.report}; give a path that ends in .html")
+    found = choice.choose(runfile.read_run(arguments.file))
+    if arguments.json:
+        told = {
+            "ranking": found.ranking.reset_index(),
+            "robustness": found.robustness.reset_index(),
+        }
+        told["expected"] = words.best_pairs(found).reset_index()
+        shown = {name: json.loads(table.to_json(orient="records")) for name, table in told.items()}
+        print(json.dumps(shown | {"warnings": found.warnings, "notes": found.run.notes}, indent=1))
+    else:
+        columns = ["rank", "damage", "relative_to_best", "relative_to_floor", "sensitivity"]
+        shown = found.ranking[[*columns, "noise_multiplier", "noise_memory", "worst_relative"]]
+        print(shown.map(lambda v: f"{v:.4g}" if isinstance(v, float) else v).to_string())
+        print("\n" + words.recommendation(found))
+    if arguments.export:
+        print(
+            f"exported to {export.save(found, arguments.export, arguments.mechanism)}",
+            file=sys.stderr,
+        )
+    if arguments.report:
+        print(f"report: {html.write_report(arguments.file, arguments.report)}", file=sys.stderr)
+    return 0
+
+
+def _add_rank(commands) -> None:
+    command = commands.add_parser(
+        "rank",
+        help="which mechanism for a training run, described by a YAML file",
+        description="Chapter 10 of the book says what a run file holds and how to read the answer.",
+    )
+    command.add_argument("file", metavar="RUN.yaml")
+    command.add_argument("--report", metavar="OUT.html", help="write the report as one page")
+    command.add_argument("--json", action="store_true", help="print the tables as JSON")
+    command.add_argument("--export", metavar="DIR", help="write the noise for the training code")
+    about = "export this one instead of the first"
+    command.add_argument("--mechanism", metavar="NAME", help=about)
+    command.set_defaults(call=_rank)
+
+
 def _ledger(arguments: argparse.Namespace) -> int:
     from momentdp import ledger
 
     if arguments.update:
         ledger.update()
     rows = ledger.load()
+    if arguments.verdict and arguments.verdict not in ledger.VERDICTS:
+        known = ", ".join(ledger.VERDICTS)
+        raise ValueError(f"verdict: got {arguments.verdict!r}; choose one of {known}")
     if arguments.verdict:
         rows = rows[rows["verdict"] == arguments.verdict]
     columns = ["id", "kind", "reported", "ours", "tolerance", "verdict"]
@@ -87,34 +137,44 @@ def _add_verify(commands) -> None:
     command.set_defaults(call=_verify)
 
 
-def _add_study(commands) -> None:
+def _add_study(commands, is_wanted: bool) -> None:
+    about = "run a long study, resumable; its records go to a folder"
+    study = commands.add_parser("study", help=about)
+    if not is_wanted:  # the studies take seconds to import
+        return
     from momentdp.studies import cnn_command, logistic_study, validation
 
-    about = "run a long study, resumable; its records go to a folder"
-    studies = commands.add_parser("study", help=about).add_subparsers(required=True, metavar="NAME")
+    studies = study.add_subparsers(required=True, metavar="NAME")
     cnn_command.add_study_parser(studies)
     validation.add_study_parser(studies)
     logistic_study.add_study_parser(studies)
 
 
 # Each entry adds one subcommand and sets `call`, the function that runs it and returns its exit code.
-COMMANDS = (_add_run, _add_ledger, _add_verify, _add_study)
+COMMANDS = (_add_rank, _add_run, _add_ledger, _add_verify)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     about = "Which correlated-noise mechanism should I use for my optimizer?"
     parser = argparse.ArgumentParser(prog="momentdp", description=about)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in COMMANDS:
         add(commands)
+    _add_study(commands, "study" in arguments[:1])
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    parsed = _parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parsed = _parser(arguments).parse_args(arguments)
     try:
-        return parsed.call(parsed)
+        code = parsed.call(parsed)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except ValueError as error:
         print(f"momentdp: {error}", file=sys.stderr)
         return 2

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-import scipy.stats
 from jaxtyping import Float, Int
 
 from momentdp import _checks
@@ -56,6 +55,8 @@ def kendall_tau(score, truth, tie_tolerance: float = 1e-9) -> float:
     for argument, places in (("score", scores), ("truth", truths)):
         if places.max() == 0:
             raise _checks.refuse(argument, "all values tied", "pass values that differ")
+    import scipy.stats  # takes half a second: not for everyone who imports the package
+
     return float(scipy.stats.kendalltau(scores, truths).statistic)
 
 

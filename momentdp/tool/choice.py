@@ -21,6 +21,7 @@ from momentdp.tool.run import LONG, Run
 
 CHECKPOINTS = 16  # steps at which the damage on the way is evaluated
 DISAGREE = 1.25  # damage on the way over the pool's best from which on the choice is warned of
+ORDER_LOST = 1.05  # damage over the best, inputs off, from which on the same
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
 RATE_FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -228,11 +229,11 @@ def _disagreements(found: Choice) -> Iterator[str]:
     if way.loc[best, "on the way"] > DISAGREE:
         both = str(way["both"].idxmin())
         yield (
-            f"{best} is best at the last step only: on the way its damage is "
+            f"{best} is best at the last step, but on the way its damage is "
             f"{way.loc[best, 'on the way']:.3g} times that of {other}. It cancels noise along a "
             f"curvature that has to hold until the end; {both} is the best of both together."
         )
-    if found.ranking.loc[best, "worst_rank"] > 1:
+    if found.ranking.loc[best, "worst_relative"] > ORDER_LOST:
         worst = str(found.robustness.loc[best].idxmax())
         leader = str(found.robustness[worst].idxmin())
         yield (

@@ -1,0 +1,149 @@
+"""The choice in words: what to use, whether it matters, and what the numbers cannot say."""
+
+import numpy as np
+import pandas as pd
+
+from momentdp.figures import readable
+from momentdp.tool.choice import Choice
+
+LIMITS = (
+    "The loss is a quadratic with this curvature, near its minimum; clipping does not depend on the "
+    "parameters. Where curvature moves during training, trust the column *on the way* as well.",
+    "The curvature is taken as public. Computing it from protected examples is a release of its own, "
+    "which epsilon does not cover (H.7).",
+    "epsilon holds if training respects clipping, participation and noise as stated here (H.5): the "
+    "report does not watch the training code.",
+)
+HARDLY = 5.0  # per cent of the expected loss below which noise is said to matter little
+
+
+def settings(choice: Choice) -> pd.Series:
+    """The run as it was understood, one line a fact."""
+    run, rates, spectrum = choice.run, choice.run.learning_rates, choice.run.spectrum
+    clip = {"l2_clip_norm": 1.0, "normalize_by": 1.0, "neighboring_relation": "add_or_remove_one"}
+    clip |= run.clipping
+    repeated = f"at most {run.participation.get('max_participations')} times, {run.participation.get('min_sep')} steps apart or more"  # fmt: skip
+    lines = {
+        "steps": f"{run.steps}",
+        "privacy": f"epsilon {run.epsilon:g}, delta {run.delta:g}, {clip['neighboring_relation']}",
+        "clipping": f"norm {clip['l2_clip_norm']:g}, sum divided by {clip['normalize_by']:g}",
+        "participation": repeated if run.is_repeated else "once",
+        "amplification": _amplification(choice),
+        "optimizer": _optimizer(run.optimizer),
+        "learning rate": f"peak {rates.max():.4g}, first {rates[0]:.4g}, last {rates[-1]:.4g}",
+        "curvature": f"{len(spectrum.eigenvalues)} modes, {spectrum.multiplicities.sum():g} "
+        f"dimensions, from {spectrum.eigenvalues.min():.3g} to {spectrum.largest:.3g}",
+        "peak rate x largest curvature": f"{rates.max() * spectrum.largest:.3g}",
+    }
+    return pd.Series(lines, name="this run")
+
+
+def _optimizer(optimizer) -> str:
+    if not hasattr(optimizer, "momentum"):
+        return "optax code, linearised"
+    parts = [f"SGD, momentum {optimizer.momentum:g}"]
+    parts += ["Nesterov"] if optimizer.nesterov else []
+    parts += [f"dampening {optimizer.dampening:g}"] if optimizer.dampening else []
+    parts += [f"weight decay {optimizer.weight_decay:g}"] if optimizer.weight_decay else []
+    return ", ".join(parts)
+
+
+def _amplification(choice: Choice) -> str:
+    if choice.run.sampling is None:
+        return "not counted: the run file states no data size and sampling"
+    counted = ", ".join(choice.amplified) or "nothing here"
+    return f"(cyclic) Poisson sampling, counted for {counted}"
+
+
+def recommendation(choice: Choice) -> str:
+    """Markdown: what to use, how sure it is, whether it matters, what was noted."""
+    table, best, streaming = choice.ranking, choice.best, choice.streaming
+    row = table.loc[best]
+    lines = [
+        f"**Use `{best}`**, the first of {len(table)}. Its damage is {readable(row['damage'])} in the "
+        f"units of your loss, {_times(row['relative_to_floor'])} what no mechanism can go below"
+        + (" under single participation" if choice.run.is_repeated else "")
+        + f"{_beside(choice)}. A generator keeps {int(row['noise_memory'])} past noise vectors."
+    ]
+    if streaming != best:
+        extra = 100 * (table.loc[streaming, "relative_to_best"] - 1)
+        lines.append(
+            f"If that is too much memory: `{streaming}` keeps "
+            f"{int(table.loc[streaming, 'noise_memory'])}, at {readable(extra, 2)}% more damage."
+        )
+    design = str(table.index[table.index.str.startswith("synthesised")][:1].str.cat() or "")
+    if design:
+        lines.append(_design(choice, design))
+    columns = choice.robustness.dropna(axis=1)
+    first = int((columns.loc[best] <= 1 + 1e-9).sum())
+    lines.append(
+        f"With curvature or momentum off by a factor two it stays first in {first} of "
+        f"{columns.shape[1]} settings, and is at worst {readable(row['worst_relative'])} times the best."
+    )
+    lines += [f"Warning: {text}" for text in choice.warnings]
+    lines.append(matters(choice))
+    lines += [f"Note: {text}" for text in choice.run.notes]
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _times(value: float) -> str:
+    return f"{readable(value)} times"
+
+
+def _beside(choice: Choice) -> str:
+    if "iid" not in choice.ranking.index or choice.best == "iid":
+        return ""
+    less = choice.ranking.loc["iid", "relative_to_best"]
+    return f"; independent noise (`iid`) does {readable(less)} times as much"
+
+
+def _design(choice: Choice, name: str) -> str:
+    row = choice.ranking.loc[name]
+    text = f"Made for this run: `{name}` is {readable(100 * (row['relative_to_floor'] - 1), 2)}% above the floor"  # fmt: skip
+    if np.isfinite(row["gap"]):
+        return text + f", and solved within a proven {readable(row['gap'], 2)} of the best of its class."  # fmt: skip
+    return text + "; for its class no bound is known."
+
+
+def matters(choice: Choice) -> str:
+    """One line: how much of the expected loss the privacy noise is, and the best pair."""
+    table = choice.expected
+    if table.empty:
+        return (
+            "Whether the choice matters beside the rest of the loss is not computed: state where the "
+            "run starts (`start: {loss: 2.3}`, the loss above its minimum)."
+        )
+    mu = getattr(choice.run.optimizer, "momentum", None)
+    here = table[(table["factor"] == 1) & (table["momentum"].isna() if mu is None else table["momentum"] == mu)]  # fmt: skip
+    here = here.set_index("mechanism")
+    used = here.loc[choice.best] if choice.best in here.index else here.iloc[0]
+    share = 100 * used["damage"] / used["expected_loss"]
+    worst = here["expected_loss"].max() / here["expected_loss"].min()
+    pair = table.loc[table["expected_loss"].idxmin()]
+    momentum = "" if mu is None else f"momentum {pair['momentum']:g} and "
+    gain = used["expected_loss"] / pair["expected_loss"]
+    verdict = ": which mechanism it is hardly matters" if share < HARDLY else ""
+    return (
+        f"At your momentum and rate {readable(share, 2)}% of the expected loss is privacy noise "
+        f"(with `{used.name}`){verdict}. From the best to the worst mechanism the expected loss changes by a "
+        f"factor {readable(worst)}. The least expected loss on the grid, "
+        f"{readable(gain)} times lower, has {momentum}peak rate {readable(pair['learning_rate'])} "
+        f"with `{pair['mechanism']}`: choose them together (H.6)."
+    )
+
+
+def best_pairs(choice: Choice) -> pd.DataFrame:
+    """For each mechanism its pair of least expected loss; * marks the best of all."""
+    table = choice.expected
+    rows = table.loc[table.groupby("mechanism")["expected_loss"].idxmin()]
+    rows = rows.set_index("mechanism").sort_values("expected_loss")
+    rows["privacy noise, %"] = 100 * rows["damage"] / rows["expected_loss"]
+    rows["best"] = ["*", *[""] * (len(rows) - 1)]
+    columns = ["best", "momentum", "learning_rate", "expected_loss", "privacy noise, %"]
+    return rows[columns].dropna(axis=1, how="all")
+
+
+def grid(choice: Choice, mechanism: str) -> pd.DataFrame:
+    """Expected loss of one mechanism: momentum down, peak rate across."""
+    table = choice.expected[choice.expected["mechanism"] == mechanism].fillna({"momentum": 0.0})
+    return table.pivot(index="momentum", columns="learning_rate", values="expected_loss")
