@@ -13,14 +13,9 @@ from momentdp.evaluation import ranking
 from momentdp.studies.logistic import NINE_CONDITIONS, RIVALS
 
 OWN = "noisecurve_adam"  # the paper's procedure, which its numbers belong to
-# F.6 does not say which: pairs told apart seed by seed or by two separate errors, iid in or out
-RULES = {
-    f"{rule}, {'with' if iid else 'without'} iid": (rule == "paired", ("iid",) * iid)
-    for rule in ("paired", "unpaired")
-    for iid in (False, True)
-}
-DECLARED = "paired, without iid"  # before a result was seen: Table 2 pairs its nine
-RULE = "unpaired, without iid"  # of the four the one with about as many resolved pairs as F.6
+# F.6 does not say which: pairs told apart seed by seed or by two separate errors, iid in or out.
+DECLARED = ("paired", "without iid")  # before a result was seen: Table 2 pairs its nine
+RULE = ("unpaired", "without iid")  # of the four the one with about as many resolved pairs as F.6
 
 
 def cells(frame: pd.DataFrame | pd.Series, conditions: Sequence[str] | None = None) -> dict:
@@ -62,30 +57,32 @@ def agreement(
 def broad_ranking(
     runs: pd.DataFrame, predicted: pd.DataFrame, above_optimum, noisecurve: str = OWN
 ) -> pd.DataFrame:
-    """F.6 over the nine conditions, pooled over the data sets that are there: a row a rule of RULES
-    and predictor. Accuracy on resolved pairs, mean tau, mean relative regret, top-1.
+    """F.6 over the nine conditions, pooled over the data sets that are there: a row a reading of
+    "resolved" and predictor. Accuracy on resolved pairs, mean tau, mean relative regret, top-1.
 
     Regret is relative to the excess over the training optimum, since that over w* can be negative;
     ``above_optimum``: how far w* is above it, by data seed.
     """
     seen, rows = cells(predicted), {}
-    for rule, (paired, extra) in RULES.items():
-        pool = [noisecurve, *RIVALS, *extra]
-        for (seed, condition), own in cells(runs, NINE_CONDITIONS).items():
-            found, truth = pairs(own.loc[pool], paired=paired), own.loc[pool].mean(axis=1)
-            found = found[found["resolved"]]
-            for name, score in seen[seed, condition].loc[pool].items():
-                first = score[found["a"]].to_numpy() < score[found["b"]].to_numpy()
-                rows[rule, name, seed, condition] = {
-                    "resolved pairs": len(found),
-                    "right": (first == (found["difference"] < 0)).sum(),
-                    "tau": ranking.kendall_tau(score, truth),
-                    "regret (%)": 100 * ranking.relative_regret(score, truth + above_optimum[seed]),
-                    "top-1 (%)": 100 * ranking.top1(score, truth),
-                }
-    names = ["rule", "predictor", "data_seed", "condition"]
-    table = pd.DataFrame(rows).T.rename_axis(names)
-    grouped = table.groupby(names[:2], sort=False)
+    for (seed, condition), own in cells(runs, NINE_CONDITIONS).items():
+        for extra in ("without iid", "with iid"):
+            pool = [noisecurve, *RIVALS, *["iid"] * (extra == "with iid")]
+            scores, truth = seen[seed, condition].loc[pool], own.loc[pool].mean(axis=1)
+            measures = {
+                "tau": scores.apply(ranking.kendall_tau, truth=truth),
+                "regret (%)": 100
+                * scores.apply(ranking.relative_regret, truth=truth + above_optimum[seed]),
+                "top-1 (%)": 100 * scores.apply(ranking.top1, truth=truth),
+            }
+            for rule in ("paired", "unpaired"):
+                found = pairs(own.loc[pool], paired=rule == "paired")
+                found = found[found["resolved"]]
+                first = scores.loc[found["a"]].to_numpy() < scores.loc[found["b"]].to_numpy()
+                right = (first == (found["difference"] < 0).to_numpy()[:, None]).sum(axis=0)
+                counted = {"resolved pairs": len(found), "right": right}
+                rows[rule, extra, seed, condition] = pd.DataFrame(counted | measures)
+    table = pd.concat(rows, names=["rule", "pool", "data_seed", "condition", "predictor"])
+    grouped = table.groupby(["rule", "pool", "predictor"])
     total, mean = grouped.sum(), grouped.mean()
     mean["resolved pairs"] = total["resolved pairs"].astype(int)
     mean.insert(1, "accuracy (%)", 100 * total["right"] / total["resolved pairs"])

@@ -45,16 +45,17 @@ def test_broad_ranking_by_hand():
     predicted = frame(np.c_[levels[:, 0], swapped, -swapped], names, conditions, columns)
     outcome, predicted = (pd.concat({7: f}, names=["data_seed"]) for f in (outcome, predicted))
     found = logistic_ranking.broad_ranking(outcome, predicted, {7: 4.0})
-    paired = found.loc["paired, without iid"]
+    found = found.reindex(columns, level="predictor")
+    paired = found.xs(("paired", "without iid"))
     assert list(paired["resolved pairs"]) == [9 * 36] * 3
     np.testing.assert_allclose(paired["accuracy (%)"], [100, 100 * 35 / 36, 100 / 36])
     np.testing.assert_allclose(paired["tau"], [1, 34 / 36, -34 / 36])
     np.testing.assert_allclose(paired["regret (%)"], [0, 100 / 25, 800 / 25])  # 21 .. 29, and 4
     np.testing.assert_allclose(paired["top-1 (%)"], [100, 0, 0])
-    assert list(found.loc["paired, with iid", "resolved pairs"]) == [9 * 45] * 3
+    assert list(found.xs(("paired", "with iid"))["resolved pairs"]) == [9 * 45] * 3
     # without pairing the standard error is sqrt(2) 20 / sqrt(3) = 16.3: only iid is told apart
-    assert list(found.loc["unpaired, without iid", "resolved pairs"]) == [0] * 3
-    unpaired = found.loc["unpaired, with iid"]
+    assert list(found.xs(("unpaired", "without iid"))["resolved pairs"]) == [0] * 3
+    unpaired = found.xs(("unpaired", "with iid"))
     assert list(unpaired["resolved pairs"]) == [9 * 9] * 3
     np.testing.assert_allclose(unpaired["accuracy (%)"], [100, 100, 0])
 
