@@ -24,7 +24,7 @@ from momentdp.studies import discovery
 from momentdp.studies.crossovers import MOMENTA, condition, with_library_dense
 
 SCHEDULES, KAPPAS = ("constant", "cosine", "warmup_cosine"), (10.0, 100.0)
-EL, WARMUP, STEPS = 0.4, 8, 128
+EL, WARMUP, STEPS, BATCH = 0.4, 8, 128, 32
 TEN = ("iid", "dense", "bandmf_mean", "bandmf_max", "toeplitz_mean", "toeplitz_max")
 TEN += ("bandinv_mean", "bandinv_max")
 # The two readings of "learning-rate-aware MF" and of the warmup that come closest to the paper.
@@ -99,12 +99,15 @@ def ten(lr_aware="lr_aware_sqrt", family="cosine", warmup=WARMUP) -> dict:
 
 def damages(mechanisms: dict, settings) -> Float[np.ndarray, "conditions mechanisms"]:
     """D_dyn at unit noise of every mechanism (sensitivity 1) in every Condition, in one pass."""
-    momenta, learning_rates, eigenvalues = (np.array(part) for part in zip(*settings, strict=True))
+    settings = list(settings)
+    # Batches of one size or few, since each size is compiled for a second.
+    padded = settings + settings[:1] * (-len(settings) % BATCH)
+    momenta, learning_rates, eigenvalues = (np.array(part) for part in zip(*padded, strict=True))
     with jax.enable_x64(True):
         g = np.asarray(discovery.batched_transfers(momenta, learning_rates, eigenvalues))
-    rows = (g * np.sqrt(eigenvalues)[..., None]).reshape(-1, g.shape[-1])
+    rows = (g * np.sqrt(eigenvalues)[..., None])[: len(settings)].reshape(-1, g.shape[-1])
     found = [np.square(rows @ m.noising_matrix).sum(axis=1) for m in mechanisms.values()]
-    return 0.5 * np.array(found).reshape(len(found), len(momenta), -1).sum(axis=-1).T
+    return 0.5 * np.array(found).reshape(len(found), len(settings), -1).sum(axis=-1).T
 
 
 def workload_errors(mechanisms: dict, settings) -> Float[np.ndarray, "conditions mechanisms"]:
@@ -152,13 +155,12 @@ def grid_scores(
     return {name: pd.concat([part[name] for part in parts]) for name in parts[0]}
 
 
-def agreement(tables: dict[str, pd.DataFrame], truth: str = "momentdp") -> pd.DataFrame:
-    """Each measure of Table 3, a mean over the conditions (columns), of each score (rows)."""
-    true = tables[truth].to_numpy()
+def agreement(tables: dict[str, pd.DataFrame], measures=tuple(MEASURES)) -> pd.DataFrame:
+    """Measures of Table 3, means over the conditions (columns), of each score (rows)."""
+    true = tables["momentdp"].to_numpy()
     rows = {name: list(zip(t.to_numpy(), true, strict=True)) for name, t in tables.items()}
     means = {
-        m: {n: np.mean([f(*row) for row in r]) for n, r in rows.items()}
-        for m, f in MEASURES.items()
+        m: {n: np.mean([MEASURES[m](*row) for row in r]) for n, r in rows.items()} for m in measures
     }
     return pd.DataFrame(means)
 

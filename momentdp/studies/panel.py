@@ -110,7 +110,8 @@ def claims(setting: Setting) -> dict[str, object]:
         ten = {name: m for name, m in pool.items() if name != "bisr"}
         parts.append(scores(ten, conditions(MOMENTA, (family,), kappas, **where)))
     found["slices changed"] = int(changed)
-    right = agreement({name: pd.concat([part[name] for part in parts]) for name in parts[0]})
+    every = {name: pd.concat([part[name] for part in parts]) for name in parts[0]}
+    right = agreement(every, ["pairwise"])
     for score in ("static", "lr_aware", "curv_sched_mu0"):
         found[score] = 100 * right.loc[score, "pairwise"]
 
