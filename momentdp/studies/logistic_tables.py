@@ -59,15 +59,17 @@ def noisecurve_table(results: pd.DataFrame, rivals: Sequence[str] = RIVALS) -> p
     return pd.DataFrame(list(rows.values()), index=index)
 
 
-def ranks(mean: pd.Series, names: Sequence[str]) -> pd.DataFrame:
-    """Rank among the nine of each of ``names`` (columns), by the other levels of ``mean``."""
-    cells = mean.unstack("mechanism")
-    return pd.DataFrame({n: cells.apply(rank_among, axis=1, name=n) for n in names})
+def ranks(mean: pd.Series, names: Sequence[str], rivals: Sequence[str] = RIVALS) -> pd.DataFrame:
+    """Rank of each of ``names`` (columns) among itself and ``rivals``, by the other levels."""
+    cells, given = mean.unstack("mechanism"), {"rivals": rivals}
+    return pd.DataFrame({n: cells.apply(rank_among, axis=1, name=n, **given) for n in names})
 
 
-def rank_lists(mean: pd.Series, conditions: Sequence[str]) -> pd.DataFrame:
+def rank_lists(
+    mean: pd.Series, conditions: Sequence[str], rivals: Sequence[str] = RIVALS
+) -> pd.DataFrame:
     """The ranks of each NoiseCurve (columns) in all data sets, as text, a row a condition."""
-    found = ranks(mean, NOISECURVES).astype(str)
+    found = ranks(mean, NOISECURVES, rivals).astype(str)
     return found.groupby("condition", sort=False).agg(" ".join).loc[list(conditions)]
 
 
