@@ -204,6 +204,15 @@ def glue(name: str, value, digits: int = 3) -> None:
     record(name, readable(value, digits), display=False)
 
 
+def quote(*ids: str) -> None:
+    """Record what the paper reports, under the ledger's ids, for the prose."""
+    from momentdp import ledger
+
+    rows = ledger.load().set_index("id")["reported"]
+    for identity in ids:
+        glue(identity, rows[identity])
+
+
 def _place(name) -> int:
     """The book's order for mechanisms; anything else stays behind them, as it came."""
     return list(MECHANISMS).index(name) if name in MECHANISMS else len(MECHANISMS)

@@ -150,15 +150,18 @@ def synthesis(momentum: float, el: float, schedule: str, kappa: float) -> dict:
     pool = catalogue(STEPS, pool="all", **given)
     designs = {name: synthesize(*home, structure=name) for name in STRUCTURES}
     streaming = min(STRUCTURES[1:], key=lambda name: damage(designs[name].mechanism, *home))
+    slower, faster = max(0.0, 2 * momentum - 1), (1 + momentum) / 2
     errors = {"curvature": (0.5, 1.0, 2.0)}
+    both = errors | {"momentum": sorted({slower, momentum, faster})}
     variants = {"eps 1e-6": {"regularisation": 1e-6}, "eps 1e-2": {"regularisation": 1e-2}}
-    variants |= {"robust": {"robust_to": errors}, "trajectory": {"trajectory_weight": 1.0}}
+    variants |= {"robust": {"robust_to": errors}, "robust to both": {"robust_to": both}}
+    variants |= {"trajectory": {"trajectory_weight": 1.0}}
     for name, options in variants.items():
         designs[name] = synthesize(*home, structure=streaming, **options)
+    designs["default"] = designs[streaming]
     everybody = pool | {f"synthesised: {name}": d.mechanism for name, d in designs.items()}
     bounds = {n: d.dual_bound / d.objective for n, d in designs.items() if d.dual_bound > 0}
     found = {"streaming": streaming, "bound over objective": bounds}
-    slower, faster = max(0.0, 2 * momentum - 1), (1 + momentum) / 2
     truths = {"home": home, "curvature / 2": (home[0], spectrum.scaled(0.5), rates)}
     truths |= {"curvature x 2": (home[0], spectrum.scaled(2.0), rates)}
     truths |= {"less momentum": (Momentum(slower), *home[1:])}

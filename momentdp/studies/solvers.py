@@ -27,6 +27,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results" / "solvers"
 EPSILONS = tuple(float(f"{10**power:.3g}") for power in np.arange(-6, -0.9, 0.5))
 FAMILIES, KAPPAS = ("constant", "cosine", "warmup_cosine"), (10.0, 100.0)
 TABLE3 = itertools.product((0.0, 0.5, 0.8, 0.9, 0.95), FAMILIES, KAPPAS)
+TRUTHS = ("home", "curvature / 2", "curvature x 2", "less momentum", "more momentum", "mean")
 STEP_SIZES = ((0.0, 0.4), (0.5, 0.4), (0.9, 0.4), (0.9, 0.04))  # momentum, eta lambda_max
 # study -> (function, its arguments, a record each)
 STUDIES = {
@@ -90,6 +91,22 @@ def discrimination() -> pd.DataFrame:
         return np.mean([ranking.pairwise_accuracy(*pair) for pair in pairs])
 
     return pd.DataFrame({o: {s: accuracy(s, o) for s in table} for o in ("final", "mean")})
+
+
+def misjudged() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(geometric mean, largest) over the settings of the damage of each design (rows) over that of
+    the catalogue's best member at home, under each truth (columns) and on the mean of the run."""
+    ratios = []
+    for record in load("synthesis").to_dict("records"):
+        members = {name: d for name, d in record["home"].items() if ":" not in name}
+        members.pop("floor")
+        best = min(members, key=members.get)
+        found = pd.DataFrame({truth: record[truth] for truth in TRUTHS})
+        ratios.append(found.filter(regex="^synthesised: ", axis=0) / found.loc[best])
+    table = pd.concat(ratios)
+    table.index = table.index.str.removeprefix("synthesised: ")
+    groups = np.log(table).groupby(level=0)
+    return np.exp(groups.mean()), np.exp(groups.max())
 
 
 def ledger_rows() -> dict[str, object]:
