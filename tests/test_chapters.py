@@ -19,6 +19,7 @@ CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
     "07_cnn_boundary": ({"steps": 4}, "fallen"),
     "08_prior_work": ({"final_ratio": 0.5}, "root_mean"),
     "09_synthesis": ({"momentum": 0.5}, "live_banded"),
+    "10_choose": ({"run_file": "../examples/momentum_off.yaml"}, "spread"),
     "90_ledger": ({"listed": "not yet"}, "listed_rows"),
 }
 

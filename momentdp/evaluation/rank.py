@@ -12,21 +12,35 @@ from momentdp.damage import damage, quadratic_factor
 from momentdp.evaluation.ranking import ranks
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.privacy import noise_multiplier, noise_stddev
-from momentdp.synthesis.dense import nuclear_bound
+from momentdp.sensitivity import check_pattern
+from momentdp.synthesis.dense import nuclear_bound, participation_bound
 
 LONG = 4096  # steps from which on a floor within 1e-3 is close enough: it takes a minute else
 
 
-def damage_floor(optimizer, spectrum, learning_rates, *, noise_multiplier: float = 1.0) -> float:
-    """A damage that no mechanism of sensitivity 1 under single participation can go below.
+def damage_floor(
+    optimizer,
+    spectrum,
+    learning_rates,
+    *,
+    noise_multiplier: float = 1.0,
+    min_sep: int | None = None,
+    max_participations: int = 1,
+) -> float:
+    """A damage that no mechanism can go below once its sensitivity counts.
 
-    The nuclear-norm dual bound of the final-loss problem; repeated participation only raises
-    sensitivities, so it stays a bound there. Arguments and errors as in ``damage``.
+    The nuclear-norm dual bound of the final-loss problem, exact in the limit for single
+    participation; for repeated participation a weaker one of the same kind
+    (``participation_bound``). Arguments and errors as in ``damage``.
     """
     sigma = number("noise_multiplier", noise_multiplier, 0.0)
     factor = quadratic_factor(optimizer, spectrum, learning_rates)
     tolerance = 1e-6 if len(factor) <= LONG else 1e-3
-    return 0.5 * sigma**2 * nuclear_bound(factor, tolerance=tolerance)[0]
+    min_sep, participations = check_pattern(len(factor), min_sep, max_participations)
+    if participations == 1:
+        return 0.5 * sigma**2 * nuclear_bound(factor, tolerance=tolerance)[0]
+    bound = participation_bound(factor, min_sep, participations, tolerance=tolerance)
+    return 0.5 * sigma**2 * bound
 
 
 def calibration(
@@ -109,19 +123,14 @@ def rank(
     }
     pattern = {"min_sep": min_sep, "max_participations": max_participations}
     table = calibration(mechanisms, epsilon, delta, units, pattern, sampling)
+    case = optimizer, spectrum, learning_rates
     # noise_stddev holds the sensitivity of the participation already, `damage` that of a single one.
     damages = {
-        name: damage(
-            m,
-            optimizer,
-            spectrum,
-            learning_rates,
-            noise_multiplier=table.loc[name, "noise_stddev"] / m.sensitivity(),
-        )
+        name: damage(m, *case, noise_multiplier=table.loc[name, "noise_stddev"] / m.sensitivity())
         for name, m in mechanisms.items()
     }
     unit = noise_stddev(epsilon, delta, **units)
-    floor = damage_floor(optimizer, spectrum, learning_rates, noise_multiplier=unit)
+    floor = damage_floor(*case, noise_multiplier=unit, **pattern)
     table.insert(0, "damage", pd.Series(damages))
     table = table.sort_values("damage", kind="stable").drop(columns=["amplified", "noise_stddev"])
     table.insert(0, "rank", ranks(table["damage"]))

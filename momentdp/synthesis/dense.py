@@ -83,14 +83,45 @@ def nuclear_bound(factor, *, tolerance=1e-6, max_iterations=200) -> tuple[float,
     F = finite_array("factor", factor, 2)
     if not np.any(F):
         return 0.0, 0.0
-    sizes = np.linalg.norm(F, axis=1)
-    F = F[sizes > 1e-8 * sizes.max()]
-    if F.shape[0] > F.shape[1]:
-        vectors, s, _ = np.linalg.svd(F, full_matrices=False)
-        F = (vectors * s)[:, s > 1e-8 * s[0]]
-    start = np.linalg.norm(F, axis=1)
-    history = _newton(lambda v: _svd_sweep(F, v), start, tolerance, max_iterations)[2]
+    history = _bound_weights(F, tolerance, max_iterations)[1]
     return max(dual for _, dual in history), min(primal for primal, _ in history)
+
+
+def participation_bound(factor, min_sep: int, participations: int, *, tolerance=1e-6) -> float:
+    """The same floor where an example takes part up to ``participations`` times, min_sep apart.
+
+    The squared sensitivity is at least sum X_ii over any admissible set of steps (gradients at
+    right angles), so at least sum v_i X_ii for any mixture v >= 0 of such sets: those with
+    sum v <= participations and at most 1 in any min_sep steps in a row. Then ||diag(sqrt v) F||_*^2
+    is a floor; v is that of single participation, and flatter versions of it, scaled to fit.
+    """
+    F = finite_array("factor", factor, 2)
+    if not np.any(F):
+        return 0.0
+    weights = _bound_weights(F, tolerance, 200)[0]
+    best = 0.0
+    for power in (1.0, 0.75, 0.5, 0.25, 0.0):
+        v = np.where(weights > 0, weights, 0.0) ** power if power else np.ones(len(F))
+        sums = np.concatenate([[0.0], np.cumsum(v)])
+        crowded = np.max(sums[min_sep:] - sums[:-min_sep]) if min_sep < len(v) else sums[-1]
+        v /= max(crowded, sums[-1] / participations)
+        best = max(best, nuclear_value(F, v) * float(v.sum()))
+    return best
+
+
+def _bound_weights(F, tolerance, max_iterations):
+    """(v, [(primal, dual)]) of the nuclear bound; steps and directions below 1e-8 left out."""
+    sizes = np.linalg.norm(F, axis=1)
+    kept = sizes > 1e-8 * sizes.max()
+    G = F[kept]
+    if G.shape[0] > G.shape[1]:
+        vectors, s, _ = np.linalg.svd(G, full_matrices=False)
+        G = (vectors * s)[:, s > 1e-8 * s[0]]
+    start = np.linalg.norm(G, axis=1)
+    v, _, history, _ = _newton(lambda v: _svd_sweep(G, v), start, tolerance, max_iterations)
+    weights = np.zeros(len(F))
+    weights[kept] = v
+    return weights, history
 
 
 def nuclear_value(F: Float[np.ndarray, "steps rank"], v: Float[np.ndarray, " steps"]) -> float:

@@ -6,20 +6,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from momentdp._checks import refuse
-from momentdp.damage import expected_loss, quadratic_factor, transferred_variance
+from momentdp.damage import expected_loss
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.evaluation.rank import calibration, rank, ratio
 from momentdp.evaluation.ranking import ranks
-from momentdp.mechanisms.catalogue import catalogue
+from momentdp.mechanisms.catalogue import MEMBERS, catalogue
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.synthesis.problem import progress
-from momentdp.tool import designs
+from momentdp.tool import designs, sweep
 from momentdp.tool.run import LONG, Run
 
-CHECKPOINTS = 16  # steps at which the damage on the way is evaluated
 DISAGREE = 1.25  # damage on the way over the pool's best from which on the choice is warned of
 ORDER_LOST = 1.05  # damage over the best, inputs off, from which on the same
 MOMENTA = (0.0, 0.5, 0.9, 0.95)
@@ -73,6 +71,7 @@ def choose(run: Run) -> Choice:
         ValueError: a strategy that the participation of this run cannot be calibrated for.
     """
     case = run.optimizer, run.spectrum, run.learning_rates
+    is_curved = run.spectrum.largest > 0  # designs for a loss without curvature do not exist
     is_momentum = isinstance(run.optimizer, Momentum)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")  # passing instability: noted in the run
@@ -80,11 +79,11 @@ def choose(run: Run) -> Choice:
             run.steps,
             bands=run.bands,
             learning_rates=run.learning_rates,
-            spectrum=run.spectrum if run.spectrum.largest > 0 else None,
+            spectrum=run.spectrum if is_curved else None,
             momentum=run.optimizer.momentum if is_momentum else None,
-            pool=[n for n in run.pool if run.spectrum.largest > 0 or n != "noisecurve"],
+            pool=[n for n in run.pool if is_curved or "spectrum" not in MEMBERS[n][0]],
         )
-        made = designs.for_run(run) if run.spectrum.largest > 0 else {}
+        made = designs.for_run(run) if is_curved else {}
         pool |= run.strategies | {name: design.mechanism for name, design in made.items()}
         progress(f"ranking {len(pool)} mechanisms")
         privacy = _calibrated(pool, run)
@@ -99,9 +98,9 @@ def choose(run: Run) -> Choice:
         )
         stddev = privacy["noise_stddev"]
         robustness = _relative(
-            {name: damages(pool, factor, stddev) for name, factor in _perturbed(run)}
+            {name: sweep.damages(pool, factor, stddev) for name, factor in sweep.perturbed(run)}
         ).loc[table.index]
-        trajectory = _trajectory(pool, run, stddev, table["damage"])
+        trajectory = _trajectory(table["damage"], sweep.on_the_way(pool, run, stddev))
         expected = _expected(pool, run, stddev, table.index)
         progress("")
     table["noise_memory"] = [pool[name].buffers for name in table.index]
@@ -114,33 +113,6 @@ def choose(run: Run) -> Choice:
     return replace(found, warnings=tuple(_disagreements(found)))
 
 
-def damages(
-    mechanisms: Mapping, factor: Float[np.ndarray, "steps rank"] | None, stddev: pd.Series
-) -> pd.Series:
-    """Damage of each mechanism for Q = F F', its white noise of this standard deviation."""
-    if factor is None:
-        return pd.Series(np.nan, index=stddev.index)
-    rows = np.ascontiguousarray(factor.T)
-    return pd.Series(
-        {
-            name: 0.5 * stddev[name] ** 2 * float(transferred_variance(m, rows).sum())
-            for name, m in mechanisms.items()
-        }
-    )
-
-
-def compressed_factor(optimizer, spectrum, rates) -> Float[np.ndarray, "steps rank"] | None:
-    """F with F F' = Q of D_dyn, of as few columns as matter to 1e-8; None at an unstable rate."""
-    try:
-        F = quadratic_factor(optimizer, spectrum, rates)
-    except ValueError:
-        return None
-    if not np.all(np.isfinite(F)) or F.shape[1] >= F.shape[0]:
-        return F if np.all(np.isfinite(F)) else None
-    vectors, s, _ = np.linalg.svd(F, full_matrices=False)
-    return (vectors * s)[:, s >= 1e-8 * s[0]]
-
-
 def _calibrated(pool: Mapping, run: Run) -> pd.DataFrame:
     try:
         return calibration(
@@ -151,44 +123,14 @@ def _calibrated(pool: Mapping, run: Run) -> pd.DataFrame:
         raise refuse("participation", f"repeated at {run.steps} steps", mend) from None
 
 
-def _perturbed(run: Run) -> Iterator[tuple[str, np.ndarray | None]]:
-    """The run itself, then curvature and momentum off by a factor two."""
-    rates = run.learning_rates
-    yield "as given", compressed_factor(run.optimizer, run.spectrum, rates)
-    for name, factor in (("curvature x 2", 2.0), ("curvature / 2", 0.5)):
-        yield name, compressed_factor(run.optimizer, run.spectrum.scaled(factor), rates)
-    if isinstance(run.optimizer, Momentum):
-        # Half and twice the distance from one: 0.9 becomes 0.95 and 0.8.
-        mu = run.optimizer.momentum
-        for name, other in (("more momentum", (1 + mu) / 2), ("less momentum", 2 * mu - 1)):
-            if other != mu and mu > 0 or other > mu:
-                optimizer = replace(run.optimizer, momentum=max(other, 0.0))
-                yield (
-                    f"{name} ({max(other, 0.0):g})",
-                    compressed_factor(optimizer, run.spectrum, rates),
-                )
-
-
 def _relative(columns: Mapping[str, pd.Series]) -> pd.DataFrame:
     table = pd.DataFrame(columns).rename_axis("mechanism")
     return table.apply(lambda one: pd.Series(ratio(one.to_numpy(), one.min()), one.index))
 
 
-def _trajectory(pool, run, stddev, final) -> pd.DataFrame:
-    """The damage on the way at evenly spread steps: the same transfers, for a run that ends there."""
-    number = min(CHECKPOINTS if run.steps <= LONG else CHECKPOINTS // 2, run.steps)
-    at = np.ceil((np.arange(number) + 0.5) * run.steps / number).astype(int)
-    total = pd.Series(0.0, index=stddev.index)
-    for place, steps in enumerate(at):
-        progress(f"damage on the way, step {steps} of {run.steps} ({place + 1} of {number})")
-        rates = run.learning_rates[:steps]
-        if rates.max() > 0:
-            F = quadratic_factor(run.optimizer, run.spectrum, rates, allow_unstable=True)
-            padded = np.pad(F, ((0, run.steps - steps), (0, 0)))
-            total += damages(pool, padded, stddev) / number
-    both = np.sqrt(final * total)
-    columns = {"final": final, "on the way": total, "both": both}
-    return _relative(columns).loc[final.index]
+def _trajectory(final: pd.Series, way: pd.Series) -> pd.DataFrame:
+    way = way[final.index]
+    return _relative({"final": final, "on the way": way, "both": np.sqrt(final * way)})
 
 
 def _expected(pool, run, stddev, order) -> pd.DataFrame:
@@ -209,14 +151,14 @@ def _expected(pool, run, stddev, order) -> pd.DataFrame:
         progress(f"expected loss, pair {number + 1} of {len(momenta) * len(factors)}")
         optimizer = run.optimizer if mu is None else replace(run.optimizer, momentum=mu)
         rates = scale * run.learning_rates
-        factor = compressed_factor(optimizer, run.spectrum, rates)
+        factor = sweep.compressed_factor(optimizer, run.spectrum, rates)
         if factor is None:
             continue
         start = {"initial_error": run.initial_error, "optimum": run.optimum}
         bias = expected_loss(
             tried[names[0]], optimizer, run.spectrum, rates, noise_multiplier=0.0, **start
         )
-        for name, value in damages(tried, factor, stddev).items():
+        for name, value in sweep.damages(tried, factor, stddev).items():
             rows.append((name, mu, scale, rates.max(), bias, value, bias + value))
     columns = ["mechanism", "momentum", "factor", "learning_rate"]
     table = pd.DataFrame(rows, columns=[*columns, "bias", "damage", "expected_loss"])

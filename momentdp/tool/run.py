@@ -3,13 +3,14 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from momentdp._checks import count, finite_array, refuse
+from momentdp._checks import count, finite_array, number, refuse
 from momentdp.dynamics.optimizers import LinearOptimizer, Momentum, check_rates
-from momentdp.dynamics.spectra import Spectrum, as_spectrum
+from momentdp.dynamics.spectra import as_spectrum
 from momentdp.dynamics.transfer import check_stability
 from momentdp.mechanisms.catalogue import MEMBERS, PAPER
 from momentdp.mechanisms.mechanism import Mechanism
@@ -52,16 +53,16 @@ class Run:
         ValueError: whatever is missing, of a wrong type, or does not fit the rest.
     """
 
-    steps: int
-    epsilon: float
-    delta: float
-    optimizer: Momentum | LinearOptimizer
+    steps: Any
+    epsilon: Any
+    delta: Any
+    optimizer: Any
     learning_rates: ArrayLike
-    spectrum: Spectrum | ArrayLike
+    spectrum: Any
     clipping: Mapping = field(default_factory=dict)
     participation: Mapping = field(default_factory=dict)
     sampling: Mapping | None = None
-    bands: int = 16
+    bands: Any = 16
     mechanisms: Sequence[str] | None = None
     strategies: Mapping = field(default_factory=dict)
     initial_error: ArrayLike | None = None
@@ -71,6 +72,8 @@ class Run:
 
     def __post_init__(self):
         count("steps", self.steps)
+        number("epsilon", self.epsilon, 0.0, open_low=True)
+        number("delta", self.delta, 0.0, 1.0, open_low=True)
         noise_stddev(self.epsilon, self.delta, **self.clipping)
         check_pattern(self.steps, *self._pattern())
         bands = min(count("bands", self.bands), self.steps)

@@ -89,7 +89,7 @@ def _known(section: str, given: dict, known) -> None:
     lead = f"{section}: " if section else ""
     for key in given:
         if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
+            close = difflib.get_close_matches(key, known, 1, 0.5)
             mend = f"did you mean {close[0]}?" if close else "remove it"
             raise ValueError(f"{lead}{key}: not a key here; {mend} (known: {', '.join(known)})")
 
@@ -102,17 +102,16 @@ def _section(key: str, value) -> dict:
     known = KEYS[key]
     if key == "optimizer" and str(section.get("name", "sgd")).lower() != "sgd":
         raise refuse("optimizer: name", repr(section["name"]), NONLINEAR)
-    if key == "learning_rate" and section.get("schedule") in schedules.FAMILIES:
-        known = (*known, *_options(schedules.FAMILIES[section["schedule"]], "steps"))
-    if key == "curvature" and section.get("spectrum") in SPECTRA:
-        known = (*known, "modes", *_options(SPECTRA[section["spectrum"]], "d"))
+    for way, families in (("schedule", schedules.FAMILIES), ("spectrum", SPECTRA)):
+        if way in section and way in (known or ()):
+            if section[way] not in families:
+                mend = f"choose one of {', '.join(families)}"
+                raise refuse(f"{key}: {way}", repr(section[way]), mend)
+            options = inspect.signature(families[section[way]]).parameters
+            known = (*known, *("modes" if o == "d" else o for o in options if o != "steps"))
     if known is not None:
         _known(key, section, known)
     return section
-
-
-def _options(function, left_out: str) -> list[str]:
-    return [name for name in inspect.signature(function).parameters if name != left_out]
 
 
 def _complete(key: str, section: dict | None) -> dict | None:
@@ -125,9 +124,6 @@ def _rates(section: dict, steps: int, folder: Path):
     way = one_of("learning_rate", section, ("schedule", "file", "optax"))
     if way == "schedule":
         name = section["schedule"]
-        if name not in schedules.FAMILIES:
-            mend = f"choose one of {', '.join(schedules.FAMILIES)}"
-            raise refuse("learning_rate: schedule", repr(name), mend)
         options = {k: v for k, v in section.items() if k != "schedule"}
         return call("learning_rate", schedules.FAMILIES[name], steps, **options)
     value = read_value(section[way], folder)

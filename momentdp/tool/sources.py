@@ -87,8 +87,6 @@ def curvature(section: dict, folder: Path) -> tuple[Spectrum, list[str]]:
         notes.append("The source of the curvature is not stated: it is taken as public (H.7).")
     if way == "spectrum":
         name = section["spectrum"]
-        if name not in SPECTRA:
-            raise refuse("curvature: spectrum", repr(name), f"choose one of {', '.join(SPECTRA)}")
         options = {k: v for k, v in section.items() if k not in CURVATURE}
         if "modes" not in options:
             raise refuse("curvature: modes", None, "give the number of eigenvalues")

@@ -62,8 +62,7 @@ def recommendation(choice: Choice) -> str:
     lines = [
         f"**Use `{best}`**, the first of {len(table)}. Its damage is {readable(row['damage'])} in the "
         f"units of your loss, {_times(row['relative_to_floor'])} what no mechanism can go below"
-        + (" under single participation" if choice.run.is_repeated else "")
-        + f"{_beside(choice)}. A generator keeps {int(row['noise_memory'])} past noise vectors."
+        f"{_beside(choice)}. A generator keeps {int(row['noise_memory'])} past noise vectors."
     ]
     if streaming != best:
         extra = 100 * (table.loc[streaming, "relative_to_best"] - 1)
@@ -101,8 +100,34 @@ def _design(choice: Choice, name: str) -> str:
     row = choice.ranking.loc[name]
     text = f"Made for this run: `{name}` is {readable(100 * (row['relative_to_floor'] - 1), 2)}% above the floor"  # fmt: skip
     if np.isfinite(row["gap"]):
-        return text + f", and solved within a proven {readable(row['gap'], 2)} of the best of its class."  # fmt: skip
+        proven = f"{max(row['gap'], 1e-6):.0e}".replace("e-0", "e-")
+        return text + f"; its class has none better by more than {proven} (proven, regularised)."
     return text + "; for its class no bound is known."
+
+
+def limits() -> str:
+    """Markdown: what no number of the report says."""
+    return "\n".join(f"- {line}" for line in LIMITS)
+
+
+def side_by_side(choices: dict[str, Choice]) -> pd.DataFrame:
+    """One column a run: what is best there, alone and with few vectors in memory, and by how much."""
+    columns = {}
+    for name, choice in choices.items():
+        row, few = choice.ranking.loc[choice.best], choice.ranking.loc[choice.streaming]
+        catalogue = choice.ranking[~choice.ranking.index.str.startswith("synthesised")]
+        columns[name] = {
+            "first": choice.best,
+            "first with few buffers": choice.streaming,
+            "its damage / best": few["relative_to_best"],
+            "first of the catalogue": str(catalogue.index[0]),
+            "its damage / best ": catalogue["relative_to_best"].iloc[0],
+            "NoiseCurve's rank": int(choice.ranking.loc["noisecurve", "rank"]),
+            "damage / floor": row["relative_to_floor"],
+            "sensitivity of the first": row["sensitivity"],
+            "damage on the way / best": choice.trajectory.loc[choice.best, "on the way"],
+        }
+    return pd.DataFrame(columns)
 
 
 def matters(choice: Choice) -> str:
@@ -113,28 +138,52 @@ def matters(choice: Choice) -> str:
             "Whether the choice matters beside the rest of the loss is not computed: state where the "
             "run starts (`start: {loss: 2.3}`, the loss above its minimum)."
         )
-    mu = getattr(choice.run.optimizer, "momentum", None)
-    here = table[(table["factor"] == 1) & (table["momentum"].isna() if mu is None else table["momentum"] == mu)]  # fmt: skip
-    here = here.set_index("mechanism")
-    used = here.loc[choice.best] if choice.best in here.index else here.iloc[0]
-    share = 100 * used["damage"] / used["expected_loss"]
-    worst = here["expected_loss"].max() / here["expected_loss"].min()
-    pair = table.loc[table["expected_loss"].idxmin()]
-    momentum = "" if mu is None else f"momentum {pair['momentum']:g} and "
-    gain = used["expected_loss"] / pair["expected_loss"]
+    here, pair = _at_home(choice), table.loc[table["expected_loss"].idxmin()]
+    share = noise_share(choice)
     verdict = ": which mechanism it is hardly matters" if share < HARDLY else ""
+    momentum = "" if np.isnan(pair["momentum"]) else f"momentum {pair['momentum']:g} and "
     return (
         f"At your momentum and rate {readable(share, 2)}% of the expected loss is privacy noise "
-        f"(with `{used.name}`){verdict}. From the best to the worst mechanism the expected loss changes by a "
-        f"factor {readable(worst)}. The least expected loss on the grid, "
-        f"{readable(gain)} times lower, has {momentum}peak rate {readable(pair['learning_rate'])} "
-        f"with `{pair['mechanism']}`: choose them together (H.6)."
+        f"(with `{here.name}`){verdict}. From the best to the worst mechanism the expected loss "
+        f"changes by a factor {readable(spread(choice))}. The least expected loss on the grid, "
+        f"{readable(gain(choice))} times lower, has {momentum}peak rate "
+        f"{readable(pair['learning_rate'])} with `{pair['mechanism']}`: choose them together (H.6)."
     )
+
+
+def _own_pair(choice: Choice) -> pd.DataFrame:
+    """Expected losses at the run's own momentum and rate."""
+    table, mu = choice.expected, getattr(choice.run.optimizer, "momentum", np.nan)
+    own = (table["factor"] == 1) & ((table["momentum"] == mu) | np.isnan(mu))
+    return table[own].set_index("mechanism")
+
+
+def _at_home(choice: Choice) -> pd.Series:
+    return _own_pair(choice).loc[choice.best]
+
+
+def noise_share(choice: Choice) -> float:
+    """Per cent of the expected loss that is privacy noise, as the run is, with its best mechanism."""
+    home = _at_home(choice)
+    return float(100 * home["damage"] / home["expected_loss"])
+
+
+def spread(choice: Choice) -> float:
+    """Expected loss of the worst mechanism over that of the best, as the run is."""
+    losses = _own_pair(choice)["expected_loss"]
+    return float(losses.max() / losses.min())
+
+
+def gain(choice: Choice) -> float:
+    """Expected loss of the best mechanism as the run is, over the least of the whole grid."""
+    return float(_at_home(choice)["expected_loss"] / choice.expected["expected_loss"].min())
 
 
 def best_pairs(choice: Choice) -> pd.DataFrame:
     """For each mechanism its pair of least expected loss; * marks the best of all."""
     table = choice.expected
+    if table.empty:
+        return pd.DataFrame({"mechanism": []}).set_index("mechanism")
     rows = table.loc[table.groupby("mechanism")["expected_loss"].idxmin()]
     rows = rows.set_index("mechanism").sort_values("expected_loss")
     rows["privacy noise, %"] = 100 * rows["damage"] / rows["expected_loss"]
