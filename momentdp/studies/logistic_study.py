@@ -133,13 +133,16 @@ def _jobs(folder: Path, data_seeds, settings) -> dict[Path, tuple]:
 
 
 def complete(folder: Path, data_seeds=DATA_SEEDS, **changes) -> None:
-    """Run what the folder lacks, then write its manifest: settings and the hash of each record."""
+    """Run what the folder lacks, then write its manifest: settings, seeds, versions, hashes."""
     settings = SETTINGS | changes
     folder.mkdir(parents=True, exist_ok=True)
     jobs = _jobs(folder, data_seeds, settings)
     records.complete(_run, settings, jobs)
     hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in jobs}
-    manifest = {"settings": settings, "data_seeds": list(data_seeds), "sha256": hashes}
+    first = json.loads(next(iter(jobs)).read_text())
+    manifest = {"settings": settings, "data_seeds": list(data_seeds)}
+    manifest |= {"noise_seeds": first["identity"]["noise_seeds"], "versions": first["versions"]}
+    manifest["sha256"] = hashes
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
 
 
