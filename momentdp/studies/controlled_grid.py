@@ -46,9 +46,20 @@ KNOWS = {
     "curv_momentum": "MC",
     "momentdp": "SMC",
 }
-# Two more that know schedule and curvature, and momentum only as a longer step, or only as 0.9.
-BASELINES = ("effective_lr", "fixed_momentum")
 FIXED_MOMENTUM = 0.9
+# As a reader sees them; the last two know momentum only as a longer step, or only as 0.9.
+LABELS = {
+    "static": "static MeanSE",
+    "lr_aware": "LR-aware MF: schedule",
+    "momentum_only": "momentum",
+    "momentum_workload": "momentum, schedule",
+    "noisecurve": "NoiseCurve: curvature",
+    "curv_sched_mu0": "curvature, schedule",
+    "curv_momentum": "curvature, momentum",
+    "momentdp": "MOMENT-DP: all three",
+    "effective_lr": "curvature, schedule, effective step",
+    "fixed_momentum": "curvature, schedule, momentum 0.9",
+}
 
 
 class Condition(NamedTuple):

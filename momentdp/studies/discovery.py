@@ -17,6 +17,7 @@ from jaxtyping import Array, Float
 from momentdp._checks import refuse
 from momentdp.dynamics import core, schedules, spectra
 from momentdp.dynamics.core import AnyArray
+from momentdp.evaluation.scores import STABLE_EL
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies.crossovers import ARMS, condition
@@ -170,6 +171,22 @@ def reversals(damage: xr.DataArray, names) -> xr.Dataset:
     pairs = [f"{names[i]}, {names[j]}" for i, j in zip(first, second, strict=True)]
     found = {"native": np.expm1(abs(native)), "margin": margin, "leads": native < 0}
     return xr.Dataset(found).assign_coords(pair=pairs)
+
+
+def causes(reversals: xr.Dataset, threshold: float) -> dict[str, float]:
+    """What is enough for a reversal of arm (a) whose two margins exceed a threshold, in shares:
+    state (the pair reverses in arm (b) too), the longer step (in arm (c)), either one of them, or
+    only both together. Left out are conditions whose step arm (c) cannot take."""
+    taken = reversals.el / (1 - reversals.momentum) <= STABLE_EL
+    strong = (np.minimum(reversals.native, reversals.margin) > threshold).sel(arm="a") & taken
+    state, step = (strong & (reversals.margin.sel(arm=arm) > 0) for arm in ("b", "c"))
+    found = {
+        "state alone": state & ~step,
+        "step alone": step & ~state,
+        "either": state & step,
+        "only both": strong & ~state & ~step,
+    }
+    return {name: (part.sum() / strong.sum()).item() for name, part in found.items()}
 
 
 def staying(damage: xr.DataArray, names) -> xr.DataArray:

@@ -14,10 +14,21 @@ import numpy as np
 import pandas as pd
 
 from momentdp._checks import refuse
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.evaluation import scores
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import controlled_grid, crossovers, discovery, panel, registry, simulator
 
 RESULTS = discovery.GRID.parent
 RECORDS = RESULTS / "cases"
+BLIND = {
+    "static": scores.mean_se,
+    "LR-aware": scores.lr_aware,
+    "momentum workload": scores.momentum_workload,
+    "NoiseCurve": scores.noisecurve,
+    "curvature, mu = 0": scores.curvature_schedule_mu0,
+    "effective step": scores.curvature_effective_lr,
+}
 
 
 def simulate(folder: Path, out: Path, cases=()) -> None:
@@ -70,6 +81,19 @@ def table(folder: Path = registry.FROZEN, out: Path = RECORDS) -> pd.DataFrame:
         native = {f"native {name}": value for name, value in found["native"].items()}
         rows[row["id"]] = found["tested"] | native
     return cases.drop(columns=["native", "margin"]).join(pd.DataFrame.from_dict(rows, "index"))
+
+
+def wrong_scores(folder: Path = registry.FROZEN) -> pd.DataFrame:
+    """Whether a score (columns) prefers the mechanism that loses at the momentum: cases (rows)."""
+    rows = {}
+    for row in json.loads((folder / "registry.json").read_text()):
+        with np.load(folder / "arrays.npz") as stored:
+            numbers = {name: stored[digest] for name, digest in row["arrays"].items()}
+        pair = [Mechanism.from_strategy_matrix(numbers[name]) for name in ("first", "second")]
+        run = Momentum(row["momentum"]), numbers["eigenvalues"], numbers["rates"]
+        values = {name: [score(m, *run) for m in pair] for name, score in BLIND.items()}
+        rows[row["id"]] = {name: first < second for name, (first, second) in values.items()}
+    return pd.DataFrame.from_dict(rows, "index")
 
 
 def _record(path: Path) -> dict:

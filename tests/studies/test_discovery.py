@@ -94,6 +94,21 @@ def test_staying_by_hand():
     np.testing.assert_allclose(cost, [0.0, 0.5])
 
 
+def test_causes_by_hand():
+    """Three pairs reverse in arm (a): one also in (b), one also in (c), one in neither; a step of
+    0.4 / (1 - 0.9) is too long for arm (c), and not counted."""
+    shape = (3, 2, 2, 3)  # arm, el, momentum, pair
+    margin = np.full(shape, -0.5)
+    margin[0] = 0.5
+    margin[1, ..., 0] = margin[2, ..., 1] = 0.5
+    coords = {"arm": ["a", "b", "c"], "el": [0.1, 0.4], "momentum": [0.5, 0.9]}
+    margin = xr.DataArray(margin, coords, dims=("arm", "el", "momentum", "pair"))
+    margin[{"el": 1, "momentum": 1, "arm": slice(1, 3)}] = -0.5
+    found = discovery.causes(xr.Dataset({"margin": margin, "native": abs(margin)}), 0.1)
+    third = pytest.approx(1 / 3)
+    assert found == {"state alone": third, "step alone": third, "either": 0, "only both": third}
+
+
 def test_printed_rows_by_hand():
     names = [*crossovers.PAPER[:10], "noisecurve"]
     damage = np.ones((5, len(names)))
