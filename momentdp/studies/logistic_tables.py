@@ -18,6 +18,7 @@ from momentdp.studies.logistic_ranking import OWN, RULE, agreement, broad_rankin
 from momentdp.studies.logistic_task import make_task
 
 FIG_1C = {"bandinv_max": "BISR-last; BISR-max", "bandinv_mean": "BISR-mean", "dense": "Dense MF"}
+FIG_1C["lr_aware_sqrt"] = "LR-aware MF"
 CELL = ["data_seed", "condition"]
 MEASURED = ["calibration", "clipped", "public_path", "path", "closure"]
 
@@ -198,12 +199,7 @@ def frozen_table(frozen: pd.DataFrame) -> pd.DataFrame:
 def winners(mean: pd.Series) -> pd.Series:
     """The best of the nine in each cell, named as in Fig. 1c."""
     best = mean.unstack("mechanism")[[OWN, *RIVALS]].idxmin(axis=1)
-    families = {
-        "bandmf": "BandMF",
-        "toeplitz": "Toeplitz",
-        "noisecurve": "NoiseCurve",
-        "lr": "LR-aware",
-    }
+    families = {"bandmf": "BandMF", "toeplitz": "Toeplitz", "noisecurve": "NoiseCurve"}
     return best.map(lambda name: FIG_1C.get(name) or families.get(name.split("_")[0], name))
 
 
@@ -239,6 +235,9 @@ def ledger_rows(data_seed: int = 0) -> dict[str, object]:
     rows["logistic.hessian_weight"] = float(
         np.mean(task.hessian() / (task.features.T @ task.features / len(task.labels)))
     )
+    cases = frozen_table(logistic_study.frozen_cases().loc[[data_seed]])
+    rows["logistic.frozen_resolved"] = int(cases["resolved at the momentum"].sum())
+    rows["logistic.frozen_predicted"] = int(cases["predicted, H_cal"].sum())
     outcomes, seen = logistic_study.outcomes(), logistic_study.predicted()
     above = logistic_study.of_data_sets("runs", "optimum")
     broad = broad_ranking(outcomes.loc[[data_seed]], seen.loc[[data_seed]], above).loc[RULE]
