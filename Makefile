@@ -2,7 +2,7 @@
 #   make book    -> _build/html/index.html          make test    -> proves what the book says
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help book test lab execute bench lint format lock mechanisms clean
+.PHONY: help book test test-browser lab execute bench lint format lock mechanisms clean
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
@@ -18,11 +18,13 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 book: $(BUILT) ## build and check the book: _build/html/index.html
 test: $(INSTALLED) ## unit tests, every notebook against its stored outputs, guard tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile
+test-browser: $(BUILT) ## the built pages in headless Chromium; skipped where there is none
+	$(ONE_THREAD) BOOK_SITE=$(dir $(BUILT)) $(BIN)/python -m pytest -rs tests/browser
 lab: $(INSTALLED) ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab notebooks
 execute: $(INSTALLED) ## re-run all notebooks and store their outputs

@@ -9,8 +9,11 @@ with the outputs of another one.
 """
 
 import hashlib
+import json
 import os
+import platform
 import sys
+import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -24,6 +27,7 @@ METADATA = {
     "language_info": {"name": "python", "pygments_lexer": "ipython3"},
 }
 FINGERPRINT = "outputs_of"  # metadata of a notebook: a hash of the code that gave its outputs
+RECORD = "execution.json"  # beside the notebooks: how long the last run that changed one took
 # What Jupyter and papermill leave in cells; none of it belongs to the text of a chapter.
 PASSING_METADATA = ("collapsed", "execution", "jupyter", "papermill", "scrolled", "trusted")
 
@@ -32,10 +36,13 @@ def code_cells(notebook) -> list:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def fingerprint_of(sources: list[str]) -> str:
+    """A hash of all code, cell by cell."""
+    return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:16]
+
+
 def fingerprint(notebook) -> str:
-    """A hash of all code of a notebook, cell by cell."""
-    sources = "\0".join(cell.source for cell in code_cells(notebook))
-    return hashlib.sha256(sources.encode()).hexdigest()[:16]
+    return fingerprint_of([cell.source for cell in code_cells(notebook)])
 
 
 def output_problems(notebook) -> list[str]:
@@ -77,6 +84,7 @@ def refreshed(path: Path) -> str:
 
 def execute(path: Path) -> tuple[str, bool]:
     """Run one notebook; what happened, and whether it went well."""
+    begun = time.perf_counter()
     try:
         text = refreshed(path)
     except (CellExecutionError, RuntimeError, TimeoutError, ValueError) as error:
@@ -86,7 +94,18 @@ def execute(path: Path) -> tuple[str, bool]:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
+    record(path, round(time.perf_counter() - begun))
     return f"{path}: updated", True
+
+
+def record(path: Path, seconds: int) -> None:
+    """Note the time of a run whose outputs were stored, for the page on execution status."""
+    file = path.with_name(RECORD)
+    times = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    times[path.stem] = {"seconds": seconds, "python": platform.python_version()}
+    temporary = file.with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(temporary, file)
 
 
 def check(path: Path) -> tuple[str, bool]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 PAGE = "<html><head>{head}</head><body><h1 id='top'>T</h1>{body}</body></html>"
 
@@ -67,7 +67,8 @@ def test_strict_build_ignores_stray_pages_and_fails_each_time_on_a_warning(
     root, load_tool, tmp_path
 ):
     shutil.copy(root / "_config.yml", tmp_path)
-    shutil.copytree(root / "book" / "_ext", tmp_path / "book" / "_ext")
+    for folder in ("_ext", "_static"):
+        shutil.copytree(root / "book" / folder, tmp_path / "book" / folder)
     (tmp_path / "book" / "references.bib").write_text("")
     (tmp_path / "_toc.yml").write_text("format: jb-book\nroot: book/intro\n")
     (tmp_path / "book" / "intro.md").write_text("# Title\n\n$$ x^2 $$\n")
@@ -128,3 +129,29 @@ def test_execution_is_byte_stable_and_a_failing_cell_leaves_the_file(root, tmp_p
     assert code == 1
     assert "the code changed after its outputs were stored" in printed
     assert "execution counts are not 1..n" in run("--check", bad)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["", "https://github.com/someone/momentdp"])
+def test_launch_button_is_there_only_with_an_address(root, tmp_path, address):
+    text = (root / "_config.yml").read_text()
+    assert '\n  url: ""\n' in text
+    (tmp_path / "_config.yml").write_text(text.replace('  url: ""', f'  url: "{address}"'))
+    for folder in ("_ext", "_static"):
+        shutil.copytree(root / "book" / folder, tmp_path / "book" / folder)
+    (tmp_path / "book" / "references.bib").write_text("")
+    (tmp_path / "_toc.yml").write_text(
+        "format: jb-book\nroot: book/intro\nchapters: [{file: notebooks/01_a}]\n"
+    )
+    (tmp_path / "book" / "intro.md").write_text("# Title\n")
+    (tmp_path / "notebooks").mkdir()
+    chapter = new_notebook(cells=[new_markdown_cell("# Chapter"), new_code_cell("1")])
+    chapter.metadata.kernelspec = {"name": "python3", "display_name": "x", "language": "python"}
+    nbformat.write(chapter, tmp_path / "notebooks" / "01_a.ipynb")
+    code, log = build(tmp_path)
+    assert code == 0, log
+    page = (tmp_path / "_build" / "html" / "notebooks" / "01_a.html").read_text()
+    launch = "mybinder.org/v2/gh/someone/momentdp/main?urlpath=lab/tree/notebooks/01_a.ipynb"
+    assert (launch in page) == bool(address)
+    assert ("mybinder" in page) == bool(address)
+    assert 'href="../_sources/notebooks/01_a.ipynb"' in page  # the download button

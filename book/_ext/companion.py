@@ -1,0 +1,148 @@
+"""What pages say about the book itself, read at build time so that it cannot grow old.
+
+- ``{ledger-summary}``: how many of the paper's numbers have which verdict.
+- ``{execution-status}``: each chapter, whether its outputs are those of its code, how long it ran.
+- ``{versions}``: the pinned versions that decide a number.
+- The ledger page gets filters, and for each row the chapter that computes it.
+"""
+
+import ast
+import csv
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.util.docutils import SphinxDirective
+
+LEDGER = "notebooks/90_ledger"
+CLOSING = "reported-against-ours"  # the anchor of each chapter's closing table
+PINNED = ("jax", "numpy", "scipy", "optax", "jax-privacy", "dp-accounting", "matfree", "pandas")
+
+
+def notebooks(source: Path) -> dict[str, dict]:
+    """Chapter -> the parsed notebook, in order."""
+    found = sorted((source / "notebooks").glob("*.ipynb"))
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in found}
+
+
+def title(notebook: dict) -> str:
+    return "".join(notebook["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
+
+
+def row_owners(source: Path) -> dict[str, str]:
+    """Beginning of a ledger id -> page and anchor of the chapter that shows and computes it."""
+    with (source / "momentdp" / "data" / "reported.csv").open(encoding="utf-8") as file:
+        ids = [row["id"] for row in csv.DictReader(file)]
+    owners = {}
+    for chapter, notebook in notebooks(source).items():
+        cells = ["".join(cell["source"]) for cell in notebook["cells"]]
+        anchor = f"#{CLOSING}" if any("# Reported against ours" in cell for cell in cells) else ""
+        shown = [cell for cell in cells if "show_ledger(" in cell]
+        if f"notebooks/{chapter}" == LEDGER:
+            continue
+        for node in (node for cell in shown for node in ast.walk(ast.parse(cell))):
+            start = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+            if not (isinstance(start, str) and start.endswith(".")):
+                continue
+            if any(identity.startswith(start) for identity in ids):
+                owners[start] = f"{chapter}.html{anchor}"  # the last chapter that shows it
+    return owners
+
+
+def table(head: list[str], rows: list[list]) -> nodes.table:
+    """A table whose cells are texts or nodes."""
+    group = nodes.tgroup(cols=len(head))
+    group += [nodes.colspec(colwidth=1) for _ in head]
+    for part, lines in ((nodes.thead(), [head]), (nodes.tbody(), rows)):
+        for line in lines:
+            row = nodes.row()
+            for cell in line:
+                inside = cell if isinstance(cell, nodes.Node) else nodes.Text(str(cell))
+                row += nodes.entry("", nodes.paragraph("", "", inside))
+            part += row
+        group += part
+    return nodes.table("", group)
+
+
+class LedgerSummary(SphinxDirective):
+    def run(self):
+        from momentdp import ledger
+
+        counts = ledger.load()["verdict"].value_counts()
+        rows = [[name, counts[name]] for name in ledger.VERDICTS if counts.get(name, 0)]
+        return [table(["verdict", "numbers"], rows + [["all", counts.sum()]])]
+
+
+class ExecutionStatus(SphinxDirective):
+    def run(self):
+        source = Path(self.env.srcdir)
+        tool = _tool(source)
+        record = source / "notebooks" / tool.RECORD
+        times = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        rows = []
+        for chapter, notebook in notebooks(source).items():
+            if f"notebooks/{chapter}" not in self.env.found_docs:
+                continue
+            code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+            ran = times.get(chapter, {})
+            hashed = tool.fingerprint_of(["".join(cell["source"]) for cell in code])
+            sound = notebook["metadata"].get(tool.FINGERPRINT) == hashed
+            link = pending_xref(
+                "", nodes.inline("", title(notebook)), refdomain="std", reftype="doc",
+                reftarget=f"/notebooks/{chapter}", refexplicit=True, refwarn=True,
+                refdoc=self.env.docname,
+            )  # fmt: skip
+            state = "those of its code" if sound else "of other code"
+            rows.append([link, len(code), state, ran.get("seconds", ""), ran.get("python", "")])
+        return [table(["chapter", "code cells", "outputs are", "seconds", "Python"], rows)]
+
+
+class Versions(SphinxDirective):
+    def run(self):
+        lock = (Path(self.env.srcdir) / "requirements.lock").read_text(encoding="utf-8")
+        pins = dict(re.findall(r"^([\w.-]+)==([\w.]+)", lock, re.MULTILINE))
+        return [table(["library", "version"], [[name, pins[name]] for name in PINNED])]
+
+
+def _tool(source: Path):
+    specification = importlib.util.spec_from_file_location(
+        "execute_tool", source / "book" / "tools" / "execute.py"
+    )
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def _ledger_page(app, pagename, templatename, context, doctree):
+    if pagename == LEDGER:
+        owners = json.dumps(row_owners(Path(app.srcdir)))
+        app.add_js_file(None, body=f"window.LEDGER_OWNERS = {owners};")
+        app.add_js_file("ledger.js", loading_method="defer")
+
+
+def _no_button_without_address(app, config):
+    """The theme fails on an empty address; here an empty address means no launch button."""
+    if not config.html_theme_options.get("repository_url"):
+        config.html_theme_options["launch_buttons"] = {}
+
+
+def _plain_bars(app, what, name, obj, options, lines):
+    """Docstrings write |x| and a*b as one reads them: no substitution, no emphasis."""
+    for number, line in enumerate(lines):
+        parts = line.split("``")
+        parts[::2] = [re.sub(r"([|*])(?!\*)", r"\\\1", part) for part in parts[::2]]
+        lines[number] = "``".join(parts)
+
+
+def setup(app):
+    app.add_directive("ledger-summary", LedgerSummary)
+    app.add_directive("execution-status", ExecutionStatus)
+    app.add_directive("versions", Versions)
+    app.connect("config-inited", _no_button_without_address)
+    # Before napoleon, which writes emphasis of its own.
+    app.connect("autodoc-process-docstring", _plain_bars, priority=400)
+    app.connect("html-page-context", _ledger_page)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
