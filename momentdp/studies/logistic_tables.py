@@ -114,6 +114,7 @@ def training_table(runs: pd.DataFrame, untrained: pd.Series, conditions: Sequenc
 def regularisation_curve(mean: pd.Series, conditions: Sequence[str]) -> pd.DataFrame:
     """Mean rank over the data sets of NoiseCurve with each eps (rows) by condition (columns)."""
     names = [f"eps={eps:g}" for eps in logistic.EPSILONS]
+    mean = mean[mean.index.isin(conditions, level="condition")]
     found = ranks(mean, names).groupby("condition").mean().T[list(conditions)]
     return found.set_axis(pd.Index(logistic.EPSILONS, name="eps"))
 
@@ -132,11 +133,11 @@ def designs_table(
         for name in analysis.DESIGNS:
             gap = own.loc[name] - rival
             clear = np.sign(gap.mean()) * (abs(gap.mean()) > 2 * gap.sem())
-            change = 100 * (exact[cell][name] / exact[cell][pool].min() - 1)
             rows[*cell, name] = {
                 "own": privacy[name],
                 "least": privacy[list(RIVALS)].min(),
-                "excess (%)": change,
+                "change": exact[cell][name] - exact[cell][pool].min(),
+                "best": exact[cell][pool].min(),
                 "better": clear < 0,
                 "worse": clear > 0,
             }
@@ -144,7 +145,7 @@ def designs_table(
     grouped = table.groupby(["condition", "design"], sort=False)
     total = grouped.sum()
     found = (total["own"] / total["least"]).rename("privacy part / least").to_frame()
-    found["excess (%)"] = grouped["excess (%)"].mean()
+    found["excess (%)"] = 100 * total["change"] / total["best"]
     return found.join(total[["better", "worse"]].astype(int)).loc[list(conditions)]
 
 
@@ -159,11 +160,11 @@ def sources_table(
         parts, total = quiet.loc[cell], own[pool].min()
         privacy = own[pool] - parts.sum()
         rest = {"privacy": privacy.min(), "total": total}
-        rest["not privacy (%)"] = 100 * parts.sum() / total
         ratios = seen[cell].loc[pool, MEASURED].rdiv(privacy, axis=0).median()
         rows[cell] = parts.to_dict() | rest | ratios.add_prefix("measured / ").to_dict()
-    table = pd.DataFrame(rows).T.rename_axis(CELL)
-    return table.groupby("condition").mean().loc[list(conditions)]
+    table = pd.DataFrame(rows).T.rename_axis(CELL).groupby("condition").mean()
+    table.insert(5, "not privacy (%)", 100 * (1 - table["privacy"] / table["total"]))
+    return table.loc[list(conditions)]
 
 
 def agreement_steps(runs: pd.Series, mirrored: pd.Series, predicted: pd.DataFrame, noisecurve=OWN):
