@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import jax
 import jax.numpy as jnp
@@ -73,9 +74,7 @@ class LinearOptimizer:
         Raises:
             ValueError: the update is not an affine map of gradient, parameters and state.
         """
-        rates = check_rates(learning_rates)
-        with jax.enable_x64(True):
-            return _linearise(self.factory, jnp.asarray(rates))
+        return _known_system(self.factory, check_rates(learning_rates).tobytes())
 
 
 def check_rates(learning_rates) -> np.ndarray:
@@ -84,6 +83,13 @@ def check_rates(learning_rates) -> np.ndarray:
     if rates.min() < 0 or rates.max() == 0:
         raise refuse("learning_rates", f"from {rates.min():g} to {rates.max():g}", "pass rates > 0")
     return rates
+
+
+@lru_cache(maxsize=32)
+def _known_system(factory, rates: bytes) -> core.LinearSystem:
+    """Kept: linearising compiles the optax code, and a pool is evaluated on one run."""
+    with jax.enable_x64(True):
+        return _linearise(factory, jnp.asarray(np.frombuffer(rates)))
 
 
 def _linearise(factory, rates) -> core.LinearSystem:

@@ -66,7 +66,9 @@ def _kept(run: Run, structure: str, aim: str = "final") -> Design:
     path = store.cache_folder() / f"{content}.npz"
     if path.exists():
         with np.load(path) as archive:
-            solution = P1Solution(**{name: archive[name][()] for name in archive.files})
+            kept = {name: archive[name] for name in archive.files}
+        kept = {name: value.item() if value.ndim == 0 else value for name, value in kept.items()}
+        solution = P1Solution(**kept)
         return Design(from_solution(solution, structure), solution)
     progress(f"designing a {structure} strategy for this run, once: it is kept in the cache")
     options = {"structure": structure, "bands": bands, "regularisation": regularisation}

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from momentdp._checks import count, finite_array, number, refuse
 from momentdp.dynamics.optimizers import LinearOptimizer, Momentum, check_rates
@@ -57,7 +56,7 @@ class Run:
     epsilon: Any
     delta: Any
     optimizer: Any
-    learning_rates: ArrayLike
+    learning_rates: Any
     spectrum: Any
     clipping: Mapping = field(default_factory=dict)
     participation: Mapping = field(default_factory=dict)
@@ -65,8 +64,8 @@ class Run:
     bands: Any = 16
     mechanisms: Sequence[str] | None = None
     strategies: Mapping = field(default_factory=dict)
-    initial_error: ArrayLike | None = None
-    optimum: ArrayLike | None = None
+    initial_error: Any = None
+    optimum: Any = None
     grid: Mapping = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -74,7 +73,8 @@ class Run:
         count("steps", self.steps)
         number("epsilon", self.epsilon, 0.0, open_low=True)
         number("delta", self.delta, 0.0, 1.0, open_low=True)
-        noise_stddev(self.epsilon, self.delta, **self.clipping)
+        clipping = {k: float(v) if type(v) is int else v for k, v in self.clipping.items()}
+        noise_stddev(self.epsilon, self.delta, **clipping)
         check_pattern(self.steps, *self._pattern())
         bands = min(count("bands", self.bands), self.steps)
         rates, spectrum = check_rates(self.learning_rates), as_spectrum(self.spectrum)
@@ -86,6 +86,7 @@ class Run:
         notes = (*self.notes, *self._dynamics_notes(rates, spectrum), *self._pool_notes())
         checked = {
             "bands": bands,
+            "clipping": clipping,
             "learning_rates": rates,
             "spectrum": spectrum,
             "strategies": self._own_strategies(),
