@@ -9,7 +9,6 @@ from itertools import product
 from math import factorial
 from typing import NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -20,11 +19,15 @@ from momentdp.dynamics.optimizers import Momentum
 from momentdp.evaluation import ranking
 from momentdp.evaluation.scores import STABLE_EL
 from momentdp.mechanisms.catalogue import catalogue
-from momentdp.studies import discovery
-from momentdp.studies.crossovers import MOMENTA, condition, with_library_dense
+from momentdp.studies.crossovers import (
+    MOMENTA,
+    batched_damages,
+    condition,
+    with_library_dense,
+)
 
 SCHEDULES, KAPPAS = ("constant", "cosine", "warmup_cosine"), (10.0, 100.0)
-EL, WARMUP, STEPS, BATCH = 0.4, 8, 128, 32
+EL, WARMUP, STEPS = 0.4, 8, 128
 TEN = ("iid", "dense", "bandmf_mean", "bandmf_max", "toeplitz_mean", "toeplitz_max")
 TEN += ("bandinv_mean", "bandinv_max")
 # The two readings of "learning-rate-aware MF" and of the warmup that come closest to the paper.
@@ -108,19 +111,6 @@ def ten(lr_aware="lr_aware_sqrt", family="cosine", warmup=WARMUP) -> dict:
     return pool | {"bandinv_last": pool["bandinv_max"]}
 
 
-def damages(mechanisms: dict, settings) -> Float[np.ndarray, "conditions mechanisms"]:
-    """D_dyn at unit noise of every mechanism (sensitivity 1) in every Condition, in one pass."""
-    settings = list(settings)
-    # Batches of one size or few, since each size is compiled for a second.
-    padded = settings + settings[:1] * (-len(settings) % BATCH)
-    momenta, learning_rates, eigenvalues = (np.array(part) for part in zip(*padded, strict=True))
-    with jax.enable_x64(True):
-        g = np.asarray(discovery.batched_transfers(momenta, learning_rates, eigenvalues))
-    rows = (g * np.sqrt(eigenvalues)[..., None])[: len(settings)].reshape(-1, g.shape[-1])
-    found = [np.square(rows @ m.noising_matrix).sum(axis=1) for m in mechanisms.values()]
-    return 0.5 * np.array(found).reshape(len(found), len(settings), -1).sum(axis=-1).T
-
-
 def workload_errors(mechanisms: dict, settings) -> Float[np.ndarray, "conditions mechanisms"]:
     """Mean squared error of the workload that each Condition is without curvature."""
     inverses = [m.noising_matrix for m in mechanisms.values()]
@@ -143,11 +133,11 @@ def scores(
     """
     true, found = list(settings.values()), {}
     for name, knows in KNOWS.items():
-        evaluate = damages if "C" in knows else workload_errors
+        evaluate = batched_damages if "C" in knows else workload_errors
         found[name] = evaluate(mechanisms, [c.forced(knows) for c in true])
-    found["effective_lr"] = damages(mechanisms, [c.longer(cap) for c in true])
+    found["effective_lr"] = batched_damages(mechanisms, [c.longer(cap) for c in true])
     fixed = [c._replace(momentum=FIXED_MOMENTUM) for c in true]
-    found["fixed_momentum"] = damages(mechanisms, fixed)
+    found["fixed_momentum"] = batched_damages(mechanisms, fixed)
     index = pd.MultiIndex.from_tuples(settings, names=["momentum", "schedule", "kappa"])
     return {name: pd.DataFrame(v, index, list(mechanisms)) for name, v in found.items()}
 

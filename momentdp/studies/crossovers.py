@@ -5,13 +5,16 @@ arms tell both apart: (a) eta fixed; (b) eta (1 - mu) fixed, the effective step 
 (c) no momentum, only eta raised to that of arm (a), eta lambda_max capped at 1.9.
 """
 
+import jax
 import numpy as np
 import pandas as pd
+from jaxtyping import Array, Float
 from scipy.optimize import brentq
 
 from momentdp._checks import number, refuse
-from momentdp.damage import damage, damage_curve
-from momentdp.dynamics import schedules, spectra
+from momentdp.damage import damage_curve
+from momentdp.dynamics import core, schedules, spectra
+from momentdp.dynamics.core import AnyArray
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.evaluation.rank import rank
 from momentdp.evaluation.scores import STABLE_EL
@@ -24,6 +27,7 @@ ARMS = {
     "b": "eta / (1 - mu) fixed, momentum changed",
     "c": "no momentum, eta as large as arm a's eta / (1 - mu)",
 }
+BATCH = 32  # runs that are compiled together
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 NOISECURVES = ("noisecurve", "noisecurve_floor", "noisecurve_adam")
 
@@ -47,6 +51,36 @@ def native_pool(el: float, kappa: float, steps: int = 128, bands: int = 16, pool
     return catalogue(steps, bands=bands, learning_rates=rates, spectrum=spectrum, pool=names)
 
 
+@jax.jit
+@jax.vmap
+def batched_transfers(
+    momentum: Float[AnyArray, ""],
+    learning_rates: Float[AnyArray, " steps"],
+    eigenvalues: Float[AnyArray, " modes"],
+) -> Float[Array, "modes steps"]:
+    """g_i of many runs at once: each argument gets a leading axis of runs. Heavy ball."""
+    system = core.momentum_system(learning_rates, momentum, False, 0.0, 0.0)
+    return core.transfer(system, eigenvalues)
+
+
+def batched_damages(mechanisms: dict, runs) -> Float[np.ndarray, "runs mechanisms"]:
+    """D_dyn at unit noise of every mechanism in every run, in one pass.
+
+    Args:
+        mechanisms: name -> Mechanism, of sensitivity 1.
+        runs: (momentum, (steps,) rates, (modes,) eigenvalues of multiplicity 1) of each.
+    """
+    runs = list(runs)
+    # Batches of one size or few, since each size is compiled for a second.
+    padded = runs + runs[:1] * (-len(runs) % BATCH)
+    momenta, rates, eigenvalues = (np.array(part) for part in zip(*padded, strict=True))
+    with jax.enable_x64(True):
+        g = np.asarray(batched_transfers(momenta, rates, eigenvalues))
+    rows = (g * np.sqrt(eigenvalues)[..., None])[: len(runs)].reshape(-1, g.shape[-1])
+    found = [np.square(rows @ m.noising_matrix).sum(axis=1) for m in mechanisms.values()]
+    return 0.5 * np.array(found).reshape(len(found), len(runs), -1).sum(axis=-1).T
+
+
 def damages(
     mechanisms: dict,
     arm: str,
@@ -55,29 +89,37 @@ def damages(
     momenta=MOMENTA,
     *,
     schedule: str = "constant",
-    evaluate=damage,
+    forward: bool = False,
 ) -> pd.DataFrame:
     """Damage (unit noise multiplier) of each mechanism (columns) at each momentum (rows).
 
-    ``schedule`` is a key of ``schedules.FAMILIES``, ``el`` its peak. ``evaluate``: ``damage`` sends
-    the adjoint back from the final error; ``forward_damage`` sends the noise forward, which makes
-    an oracle that shares no step with it.
+    ``schedule`` is a key of ``schedules.FAMILIES``, ``el`` its peak. The adjoint is sent back from
+    the final error; ``forward`` sends the noise forward, step by step, which makes an oracle that
+    shares no step with it.
     """
     spectrum = spectra.log_spaced(16, kappa)
     steps = next(iter(mechanisms.values())).steps
-    rows = {}
+    runs = []
     for nominal in momenta:
         mu, step_size = condition(arm, nominal, el)
         rates = schedules.FAMILIES[schedule](steps, step_size / spectrum.largest)
-        rows[nominal] = {
-            name: evaluate(m, Momentum(mu), spectrum, rates) for name, m in mechanisms.items()
-        }
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("momentum")
+        runs.append((mu, rates, spectrum.eigenvalues))
+    if forward:
+        found = [[forward_damage(m, *run) for m in mechanisms.values()] for run in runs]
+    else:
+        found = batched_damages(mechanisms, runs)
+    index = pd.Index(momenta, name="momentum")
+    return pd.DataFrame(found, index, list(mechanisms))
 
 
-def forward_damage(m, optimizer, spectrum, learning_rates) -> float:
+def forward_damage(m, momentum: float, rates, eigenvalues) -> float:
     """D_dyn by running the noise through the optimizer, step by step."""
-    return float(damage_curve(m, optimizer, spectrum, learning_rates)[-1])
+    return float(damage_curve(m, Momentum(momentum), eigenvalues, rates)[-1])
+
+
+def against(mechanisms: dict, noisecurve: str) -> dict:
+    """The pool with one of the NoiseCurves only."""
+    return {n: m for n, m in mechanisms.items() if n == noisecurve or n not in NOISECURVES}
 
 
 def intervention(
@@ -89,8 +131,8 @@ def intervention(
     NoiseCurve score (which has no mu: it names what is best at mu = 0) and the MOMENT-DP score
     name the best mechanism.
     """
-    pool = {n: m for n, m in mechanisms.items() if n == noisecurve or n not in NOISECURVES}
-    oracle = damages(pool, arm, el, kappa, evaluate=forward_damage)
+    pool = against(mechanisms, noisecurve)
+    oracle = damages(pool, arm, el, kappa, forward=True)
     score = damages(pool, arm, el, kappa)
     best = oracle.idxmin(axis=1)
     named = {"NC score": score.loc[0.0].idxmin(), "MOMENT-DP": score.idxmin(axis=1)}
@@ -119,20 +161,18 @@ def printed_rows(damage, noisecurve: str = "noisecurve", dense: str = "dense"):
 def crossings(
     mechanisms: dict, first: str, second: str, arm: str, el: float, kappa: float
 ) -> list[float]:
-    """The momenta below 0.98 at which two mechanisms exchange places, each to 1e-6.
-
-    Changes of sign are bracketed on a grid of step 0.02, so two of them within one cell are missed.
-    """
+    """The momenta below 0.98 at which two mechanisms exchange places, each to 1e-6; bracketed on a
+    grid of step 0.02, so two of them within one cell are missed."""
     pair = {name: mechanisms[name] for name in (first, second)}
 
-    def log_ratio(momentum):
-        row = damages(pair, arm, el, kappa, momenta=(momentum,)).iloc[0]
-        return float(np.log(row[first] / row[second]))
+    def log_ratios(momenta):
+        table = damages(pair, arm, el, kappa, momenta)
+        return np.log(table[first] / table[second]).to_numpy()
 
     grid = np.linspace(0.0, 0.98, 50)
-    above = np.array([log_ratio(momentum) for momentum in grid]) > 0
+    above = log_ratios(grid) > 0
     return [
-        float(brentq(log_ratio, grid[i], grid[i + 1], xtol=1e-6))
+        float(brentq(lambda mu: log_ratios([mu])[0], grid[i], grid[i + 1], xtol=1e-6))
         for i in np.flatnonzero(above[1:] != above[:-1])
     ]
 

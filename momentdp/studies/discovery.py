@@ -12,15 +12,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from momentdp._checks import refuse
-from momentdp.dynamics import core, schedules, spectra
-from momentdp.dynamics.core import AnyArray
+from momentdp.dynamics import schedules, spectra
 from momentdp.evaluation.scores import STABLE_EL
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.studies.crossovers import ARMS, condition
+from momentdp.studies.crossovers import ARMS, batched_transfers, condition
 
 GRID = Path(__file__).resolve().parents[2] / "results" / "crossovers" / "grid.nc"
 STEPS, DESIGN_MOMENTUM = 128, 0.9
@@ -79,18 +78,6 @@ def noising_matrices(grid=AXES, names=tuple(LOOKS_AT)) -> dict[str, xr.DataArray
         shape = (*map(len, own.values()), STEPS, STEPS)
         found[name] = xr.DataArray(np.reshape(matrices, shape), own, dims=(*own, "step", "column"))
     return found
-
-
-@jax.jit
-@jax.vmap
-def batched_transfers(
-    momentum: Float[AnyArray, ""],
-    learning_rates: Float[AnyArray, " steps"],
-    eigenvalues: Float[AnyArray, " modes"],
-) -> Float[Array, "modes steps"]:
-    """g_i of many runs at once: each argument gets a leading axis of runs. Heavy ball."""
-    system = core.momentum_system(learning_rates, momentum, False, 0.0, 0.0)
-    return core.transfer(system, eigenvalues)
 
 
 def transfers(arm: str, grid=AXES) -> xr.DataArray:

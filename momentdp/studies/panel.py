@@ -18,11 +18,10 @@ from momentdp.studies.controlled_grid import (
     TEN,
     agreement,
     conditions,
-    damages,
     rates,
     scores,
 )
-from momentdp.studies.crossovers import MOMENTA, SLICE_MOMENTA
+from momentdp.studies.crossovers import MOMENTA, SLICE_MOMENTA, batched_damages
 
 PANEL = discovery.GRID.with_name("panel.csv")
 
@@ -94,7 +93,7 @@ def claims(setting: Setting) -> dict[str, object]:
     where = {"el": setting.el, "warmup": setting.warmup, "arm": setting.arm}
     home = conditions(MOMENTA, ("constant",), (setting.kappa,), **where)
     pool = setting.mechanisms("constant", with_noisecurve=True)
-    table = pd.DataFrame(damages(pool, home.values()), MOMENTA, list(pool))
+    table = pd.DataFrame(batched_damages(pool, home.values()), MOMENTA, list(pool))
     printed = np.array(["noisecurve"] + ["dense"] * 4)
     found = {"Table 1 rows": int((table.idxmin(axis=1) == printed).sum())}
     found["NoiseCurve rank"] = int(table.rank(axis=1).loc[0.9, "noisecurve"])
@@ -105,7 +104,7 @@ def claims(setting: Setting) -> dict[str, object]:
         pool = setting.mechanisms(family, with_noisecurve=False)
         for kappa in (10.0, 100.0, 1000.0):
             row = conditions(SLICE_MOMENTA, (family,), (kappa,), **where)
-            changed += len(set(damages(pool, row.values()).argmin(axis=1))) > 1
+            changed += len(set(batched_damages(pool, row.values()).argmin(axis=1))) > 1
         kappas = (setting.kappa, 10 * setting.kappa)
         ten = {name: m for name, m in pool.items() if name != "bisr"}
         parts.append(scores(ten, conditions(MOMENTA, (family,), kappas, **where)))
@@ -116,7 +115,7 @@ def claims(setting: Setting) -> dict[str, object]:
         found[score] = 100 * right.loc[score, "pairwise"]
 
     pair = catalogue(STEPS, pool=["nsr"]) | {"dense": pool["dense"]}
-    nsr, dense = damages(pair, [home[mu, "constant", setting.kappa] for mu in (0.0, 0.9)]).T
+    nsr, dense = batched_damages(pair, [home[mu, "constant", setting.kappa] for mu in (0.0, 0.9)]).T
     found["nsr / dense, 0"], found["nsr / dense, 0.9"] = nsr / dense
     return found
 

@@ -13,10 +13,10 @@ from momentdp.studies.controlled_grid import (
     STEPS,
     agreement,
     conditions,
-    damages,
     grid_scores,
     ten,
 )
+from momentdp.studies.crossovers import batched_damages
 
 UNEXPLAINED = 2.0  # E.2's numbers over sigma^2 D_dyn: as if the 1/2 of eq. 3 were not there
 # What "perturbed by a share p" may mean: factors on the eigenvalues, from p and a random source.
@@ -55,12 +55,12 @@ def perturbed(share: float, how: str = "each by itself, uniform", draws: int = 2
     """E.4: measures of Table 3 (a Series) for MOMENT-DP told eigenvalues that are off by a share, a
     mean over the conditions and over ``draws``."""
     rng, settings, pool = np.random.default_rng(seed), list(conditions().values()), ten()
-    truth, found, shown = damages(pool, settings), [], ("pairwise", "top1", "regret")
+    truth, found, shown = batched_damages(pool, settings), [], ("pairwise", "top1", "regret")
     for _ in range(draws):
         told = [
             c._replace(eigenvalues=c.eigenvalues * PERTURBATIONS[how](share, rng)) for c in settings
         ]
-        rows = list(zip(damages(pool, told), truth, strict=True))
+        rows = list(zip(batched_damages(pool, told), truth, strict=True))
         found.append({name: np.mean([MEASURES[name](*row) for row in rows]) for name in shown})
     return pd.DataFrame(found).mean()
 
@@ -69,7 +69,9 @@ def winning_damages() -> pd.DataFrame:
     """E.2: D_dyn at unit noise, momentum 0.9, kappa 10: schedules (rows) x three mechanisms."""
     names = {"dense": "dense", "bandmf": "bandmf_mean", "toeplitz": "toeplitz_mean"}
     pool, settings = ten(), conditions(momenta=(0.9,), kappas=(10.0,))
-    found = damages({name: pool[member] for name, member in names.items()}, settings.values())
+    found = batched_damages(
+        {name: pool[member] for name, member in names.items()}, settings.values()
+    )
     return pd.DataFrame(found, SCHEDULES, list(names))
 
 

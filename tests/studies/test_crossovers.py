@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from momentdp.damage import damage
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.mechanisms.mechanism import Mechanism
@@ -64,8 +65,8 @@ def test_damages_equal_the_literal_formula(arm, momentum, eta):
     mechanisms["random"] = Mechanism.from_strategy_matrix(
         np.tril(np.random.default_rng(0).normal(size=(32, 32)) / 8) + np.eye(32)
     ).normalized()
-    for evaluate in (crossovers.damage, crossovers.forward_damage):
-        row = crossovers.damages(mechanisms, arm, 0.2, 10.0, (0.9,), evaluate=evaluate).loc[0.9]
+    for forward in (False, True):
+        row = crossovers.damages(mechanisms, arm, 0.2, 10.0, (0.9,), forward=forward).loc[0.9]
         for name, m in mechanisms.items():
             expected = brute_force(m, momentum, eta, eigenvalues)
             assert row[name] == pytest.approx(expected, rel=1e-9), name
@@ -209,12 +210,22 @@ def test_refusals(arguments, message):
 
 
 def test_the_oracle_takes_another_route_to_the_same_number(pool):
-    spectrum, rates = np.logspace(-2, 0, 16), np.full(128, 0.4)
+    run = 0.8, np.full(128, 0.4), np.logspace(-2, 0, 16)
     for name in STATIC[:-1]:
-        m = pool[name]
-        forward = crossovers.forward_damage(m, Momentum(0.8), spectrum, rates)
-        backward = crossovers.damage(m, Momentum(0.8), spectrum, rates)
+        (backward,) = crossovers.batched_damages({name: pool[name]}, [run])[0]
+        forward = crossovers.forward_damage(pool[name], *run)
         assert forward == pytest.approx(backward, rel=1e-9), name
+        assert damage(pool[name], Momentum(run[0]), run[2], run[1]) == pytest.approx(backward)
+
+
+def test_more_runs_than_one_batch(pool):
+    runs = [(0.5, np.full(128, eta), np.logspace(-1, 0, 16)) for eta in np.linspace(0.1, 1, 37)]
+    found = crossovers.batched_damages({"bisr": pool["bisr"]}, runs)
+    assert found.shape == (37, 1)
+    for place in (0, 31, 36):
+        eta = runs[place][1][0]
+        expected = brute_force(pool["bisr"], 0.5, eta, np.logspace(-1, 0, 16))
+        assert found[place, 0] == pytest.approx(expected, rel=1e-9)
 
 
 def test_ledger_rows():
