@@ -183,7 +183,9 @@ def add_study_parser(commands) -> None:
         description="Evaluate the discovery grid, choose and freeze the cases, simulate them in a "
         "process of its own. Interrupted, it resumes: call it again with the same folder.",
     )
-    command.add_argument("--out", type=Path, required=True, help="folder of grid and records")
+    command.add_argument(
+        "--out", type=Path, default=Path("runs/crossovers"), help="folder of the records"
+    )
     command.set_defaults(call=_call)
 
 
