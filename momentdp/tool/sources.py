@@ -111,7 +111,7 @@ def _estimated(section: dict, folder: Path, negative: str) -> Spectrum:
     flat, unravel = ravel_pytree(parameters)
     gradient = jax.grad(lambda theta: made["loss"](unravel(theta), data))
     return spectra.from_hvp(
-        lambda v: jax.jvp(gradient, (flat,), (v,))[1],
+        jax.jit(lambda v: jax.jvp(gradient, (flat,), (v,))[1]),
         len(flat),
         min(count("num_eigenvalues", section.get("num_eigenvalues", 20)), len(flat) - 1),
         section.get("num_probes", 32),
