@@ -223,12 +223,14 @@ def native_pool(
     )
 
 
-def regularised(task: Task, *, el: float = 0.1, bands: int = 16) -> dict[str, Mechanism]:
-    """NoiseCurve's problem at home with each regularisation of EPSILONS: "eps=0.01" and so on."""
+def regularised(
+    task: Task, epsilons: Sequence[float] = EPSILONS, *, el: float = 0.1, bands: int = 16
+) -> dict[str, Mechanism]:
+    """NoiseCurve's problem at home with each regularisation: "eps=0.01" and so on."""
     spectrum = spectra.from_matrix(task.calibration_hessian())
     rates = schedules.constant(len(task.shards), el / spectrum.largest)
     factor = quadratic_factor(Momentum(0.0), spectrum, rates)
     return {
         f"eps={eps:g}": solve_p1(factor=factor, bands=bands, regularisation=eps).mechanism
-        for eps in EPSILONS
+        for eps in epsilons
     }

@@ -58,7 +58,7 @@ def broad_ranking(
     runs: pd.DataFrame, predicted: pd.DataFrame, above_optimum, noisecurve: str = OWN
 ) -> pd.DataFrame:
     """F.6 over the nine conditions, pooled over the data sets that are there: a row a reading of
-    "resolved" and predictor. Accuracy on resolved pairs, mean tau, mean relative regret, top-1.
+    "resolved" and predictor. How many pairs are resolved and which part of them are NoiseCurve's, accuracy on them, mean tau, mean relative regret, top-1.
 
     Regret is relative to the excess over the training optimum, since that over w* can be negative;
     ``above_optimum``: how far w* is above it, by data seed.
@@ -68,22 +68,45 @@ def broad_ranking(
         for extra in ("without iid", "with iid"):
             pool = [noisecurve, *RIVALS, *["iid"] * (extra == "with iid")]
             scores, truth = seen[seed, condition].loc[pool], own.loc[pool].mean(axis=1)
+            columns, losses = scores.to_numpy().T, truth.to_numpy()
+            above = losses + above_optimum[seed]
             measures = {
-                "tau": scores.apply(ranking.kendall_tau, truth=truth),
-                "regret (%)": 100
-                * scores.apply(ranking.relative_regret, truth=truth + above_optimum[seed]),
-                "top-1 (%)": 100 * scores.apply(ranking.top1, truth=truth),
+                "tau": [ranking.kendall_tau(column, losses) for column in columns],
+                "regret (%)": [100 * ranking.relative_regret(c, above) for c in columns],
+                "top-1 (%)": [100 * ranking.top1(column, losses) for column in columns],
             }
             for rule in ("paired", "unpaired"):
                 found = pairs(own.loc[pool], paired=rule == "paired")
                 found = found[found["resolved"]]
                 first = scores.loc[found["a"]].to_numpy() < scores.loc[found["b"]].to_numpy()
                 right = (first == (found["difference"] < 0).to_numpy()[:, None]).sum(axis=0)
-                counted = {"resolved pairs": len(found), "right": right}
-                rows[rule, extra, seed, condition] = pd.DataFrame(counted | measures)
+                of_noisecurve = int((found[["a", "b"]] == noisecurve).any(axis=1).sum())
+                counted = {"resolved pairs": len(found), "right": right, "own": of_noisecurve}
+                rows[rule, extra, seed, condition] = pd.DataFrame(
+                    counted | measures, scores.columns
+                )
     table = pd.concat(rows, names=["rule", "pool", "data_seed", "condition", "predictor"])
     grouped = table.groupby(["rule", "pool", "predictor"])
     total, mean = grouped.sum(), grouped.mean()
     mean["resolved pairs"] = total["resolved pairs"].astype(int)
-    mean.insert(1, "accuracy (%)", 100 * total["right"] / total["resolved pairs"])
-    return mean.drop(columns="right")
+    mean.insert(1, "NoiseCurve's (%)", 100 * total["own"] / total["resolved pairs"])
+    mean.insert(2, "accuracy (%)", 100 * total["right"] / total["resolved pairs"])
+    return mean.drop(columns=["right", "own"])
+
+
+def frozen_table(frozen: pd.DataFrame) -> pd.DataFrame:
+    """The registry's pairs in logistic regression: in how many data sets the difference is resolved
+    (2 SE) at mu = 0 and at the momentum, resolved with opposite signs, and, of those resolved at the
+    momentum, predicted by MOMENT-DP with H_cal and by the closure."""
+    resolved = frozen["difference"].abs() > 2 * frozen["se"]
+    home, tested = (frozen.xs(end, level="end") for end in ("native_rates", "rates"))
+    clear = {end: resolved.xs(end, level="end") for end in ("native_rates", "rates")}
+    both = clear["native_rates"] & clear["rates"]
+    columns = {
+        "resolved at mu = 0": clear["native_rates"],
+        "resolved at the momentum": clear["rates"],
+        "reversed": both & (home["difference"] * tested["difference"] < 0),
+    }
+    for name, text in (("calibration", "predicted, H_cal"), ("closure", "predicted, closure")):
+        columns[text] = clear["rates"] & (tested[name] * tested["difference"] > 0)
+    return pd.DataFrame(columns).groupby("case").sum()

@@ -14,12 +14,32 @@ from momentdp.studies import logistic, logistic_study
 from momentdp.studies import logistic_analysis as analysis
 from momentdp.studies.crossovers import NOISECURVES
 from momentdp.studies.logistic import PAPER, RIVALS
-from momentdp.studies.logistic_ranking import OWN, RULE, agreement, broad_ranking, cells
+from momentdp.studies.logistic_ranking import (
+    OWN,
+    RULE,
+    agreement,
+    broad_ranking,
+    cells,
+    frozen_table,
+)
 from momentdp.studies.logistic_task import make_task
 
 FIG_1C = {"bandinv_max": "BISR-last; BISR-max", "bandinv_mean": "BISR-mean", "dense": "Dense MF"}
 FIG_1C["lr_aware_sqrt"] = "LR-aware MF"
 CELL = ["data_seed", "condition"]
+PLACES = {  # (optimizer, rate) -> its conditions
+    ("no momentum", "constant"): ["L0"],
+    ("no momentum", "decaying"): ["mu=0 cosine", "mu=0 warmup_cosine"],
+    **{
+        (text, rate): [f"L{i}{mark}" for i in places]
+        for mark, text in (
+            ("", "momentum (arm a)"),
+            ("'", "momentum, equal step (arm b)"),
+            ("''", "no momentum, larger step (arm c)"),
+        )
+        for rate, places in (("constant", (1,)), ("decaying", (2, 3)))
+    },
+}
 MEASURED = ["calibration", "clipped", "public_path", "path", "closure"]
 
 
@@ -74,31 +94,27 @@ def rank_lists(
     return found.groupby("condition", sort=False).agg(" ".join).loc[list(conditions)]
 
 
-def what_decides(runs: pd.Series, unclipped: pd.Series, noisecurves=NOISECURVES) -> pd.DataFrame:
-    """Mean rank of each NoiseCurve (columns) over data sets and schedules: at home and in the arms of
-    the chapter on crossovers, with the gradients clipped and not."""
-    places = {"home": ["L0"]} | {
-        f"arm {arm}": [f"L{i}{mark}" for i in (1, 2, 3)] for mark, arm in logistic.ARMS.items()
+def what_decides(runs: pd.Series, unclipped: pd.Series) -> pd.DataFrame:
+    """Mean rank of each NoiseCurve over the data sets, with the gradients clipped and not (columns):
+    with and without momentum in the arms of the chapter on crossovers, at a constant and at a
+    decaying rate (rows)."""
+    found = {"clipped": ranks(runs, NOISECURVES), "not clipped": ranks(unclipped, NOISECURVES)}
+    rows = {
+        place: pd.concat({text: _inside(part, names).mean() for text, part in found.items()})
+        for place, names in PLACES.items()
     }
-    rows = {}
-    for text, mean in (("clipped", runs), ("not clipped", unclipped)):
-        found = ranks(mean, noisecurves)
-        of = found.index.get_level_values("condition")
-        rows |= {(place, text): found[of.isin(names)].mean() for place, names in places.items()}
-    return pd.DataFrame(rows).T.rename_axis(["place", "gradients"])
+    return pd.DataFrame(rows).T.rename_axis(["optimizer", "rate"])
 
 
-def last_places(runs: pd.Series, unclipped: pd.Series, name: str = OWN) -> dict[str, float]:
-    """Share (%) of cells in which ``name`` is the last of the nine: at home and in the arms (three
-    schedules each), over the data sets, with the gradients clipped and not."""
-    found = {}
-    for text, mean in (("", runs), ("_unclipped", unclipped)):
-        last = ranks(mean, [name])[name] == 1 + len(RIVALS)
-        share = 100 * last.groupby("condition").mean()
-        found[f"last_home{text}"] = share["L0"]
-        for mark, arm in logistic.ARMS.items():
-            found[f"last_{arm}{text}"] = share[[f"L{i}{mark}" for i in (1, 2, 3)]].mean()
-    return found
+def share_last(mean: pd.Series, optimizer: str, name: str = OWN) -> float:
+    """Share (%) of the data sets and of one optimizer's conditions, all rates but home (L0), in which
+    ``name`` is the last of the nine."""
+    places = {c for key, names in PLACES.items() if key[0] == optimizer for c in names} - {"L0"}
+    return 100 * float((_inside(ranks(mean, [name]), places) == 1 + len(RIVALS)).to_numpy().mean())
+
+
+def _inside(frame, conditions):
+    return frame[frame.index.get_level_values("condition").isin(conditions)]
 
 
 def training_table(runs: pd.DataFrame, untrained: pd.Series, conditions: Sequence[str]):
@@ -177,24 +193,6 @@ def agreement_steps(runs: pd.Series, mirrored: pd.Series, predicted: pd.DataFram
     columns["lowest data set"] = exact.groupby("data_seed").mean().min()
     columns["cells below H_cal"] = exact.lt(exact["calibration"] - 1e-9, axis=0).sum()
     return pd.DataFrame(columns).rename_axis("predictor")
-
-
-def frozen_table(frozen: pd.DataFrame) -> pd.DataFrame:
-    """The registry's pairs in logistic regression: in how many data sets the difference is resolved
-    (2 SE) at mu = 0 and at the momentum, resolved with opposite signs, and, of those resolved at the
-    momentum, predicted by MOMENT-DP with H_cal and by the closure."""
-    resolved = frozen["difference"].abs() > 2 * frozen["se"]
-    home, tested = (frozen.xs(end, level="end") for end in ("native_rates", "rates"))
-    clear = {end: resolved.xs(end, level="end") for end in ("native_rates", "rates")}
-    both = clear["native_rates"] & clear["rates"]
-    columns = {
-        "resolved at mu = 0": clear["native_rates"],
-        "resolved at the momentum": clear["rates"],
-        "reversed": both & (home["difference"] * tested["difference"] < 0),
-    }
-    for name, text in (("calibration", "predicted, H_cal"), ("closure", "predicted, closure")):
-        columns[text] = clear["rates"] & (tested[name] * tested["difference"] > 0)
-    return pd.DataFrame(columns).groupby("case").sum()
 
 
 def winners(mean: pd.Series) -> pd.Series:

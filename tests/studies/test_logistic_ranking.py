@@ -48,6 +48,7 @@ def test_broad_ranking_by_hand():
     found = found.reindex(columns, level="predictor")
     paired = found.xs(("paired", "without iid"))
     assert list(paired["resolved pairs"]) == [9 * 36] * 3
+    np.testing.assert_allclose(paired["NoiseCurve's (%)"], 100 * 8 / 36)
     np.testing.assert_allclose(paired["accuracy (%)"], [100, 100 * 35 / 36, 100 / 36])
     np.testing.assert_allclose(paired["tau"], [1, 34 / 36, -34 / 36])
     np.testing.assert_allclose(paired["regret (%)"], [0, 100 / 25, 800 / 25])  # 21 .. 29, and 4
@@ -68,3 +69,15 @@ def test_agreement_is_kendalls_tau_of_the_nine_only():
     assert found.index.tolist() == ["L0"]  # L1 has no outcome
     expected = scipy.stats.kendalltau(order, np.arange(9)).statistic
     assert found.loc["L0", "swap"] == pytest.approx(expected) == 34 / 36
+
+
+def test_frozen_table_counts_data_sets():
+    rows = {  # difference, se, H_cal, closure
+        (0, "one", "native_rates"): (-3, 1, -1, -1),
+        (0, "one", "rates"): (3, 1, -1, 1),
+        (1, "one", "native_rates"): (-3, 2, -1, -1),
+        (1, "one", "rates"): (5, 1, 1, 1),
+    }
+    frozen = pd.DataFrame(rows, ["difference", "se", "calibration", "closure"]).T
+    found = logistic_ranking.frozen_table(frozen.rename_axis(["data_seed", "case", "end"]))
+    assert found.loc["one"].tolist() == [1, 2, 1, 1, 2]

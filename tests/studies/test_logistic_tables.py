@@ -43,21 +43,26 @@ def test_each_noisecurve_competes_with_the_eight_only():
 
 @pytest.fixture
 def ten():
-    """At home Adam's is first; in arm a last on one data set of two."""
-    arms = [f"L{i}{mark}" for mark in logistic.ARMS for i in (1, 2, 3)]
-    cells = {(seed, "L0"): OTHER for seed in (0, 1)}
-    cells |= {(0, name): FIRST for name in arms} | {(1, name): OTHER for name in arms}
+    """Adam's is first on two data sets, but last under momentum (arm a) and a decay alone on one."""
+    others = [f"L{i}{mark}" for mark in ("'", "''") for i in (1, 2, 3)]
+    cells = {(seed, name): OTHER for seed in (0, 1) for name in ("L0", *others)}
+    moved = ["L1", "L2", "L3", "mu=0 cosine", "mu=0 warmup_cosine"]
+    cells |= {(0, name): FIRST for name in moved} | {(1, name): OTHER for name in moved}
     return outcomes(cells).mean(axis=1)
 
 
 def test_what_decides_averages_ranks_over_schedules_and_data_sets(ten):
     lists = logistic_tables.rank_lists(ten, ["L0", "L1"])
     assert lists.loc["L1"].to_dict() == dict(zip(NOISECURVES, ("1 9", "5 9", "9 1"), strict=True))
-    found = logistic_tables.what_decides(ten, ten)
-    assert found.loc[("home", "clipped"), "noisecurve_adam"] == 1
-    assert found.loc[("arm b", "not clipped")].tolist() == [5, 7, 5]
-    shares = logistic_tables.last_places(ten, ten)
-    assert shares["last_home"] == 0 and shares["last_a"] == shares["last_c_unclipped"] == 50
+    better = ten - 100 * (ten.index.get_level_values("mechanism") == "noisecurve")
+    found = logistic_tables.what_decides(ten, better)
+    assert found["clipped"].loc[("no momentum", "constant"), "noisecurve_adam"] == 1
+    for place in (("no momentum", "decaying"), ("momentum (arm a)", "constant")):
+        assert found["clipped"].loc[place].tolist() == [5, 7, 5]
+        assert found["not clipped"].loc[place].tolist() == [1, 7, 5]
+    assert found["clipped"].loc[("no momentum, larger step (arm c)", "decaying")].tolist() == [9, 9, 1]  # fmt: skip
+    shares = {name: logistic_tables.share_last(ten, name) for name, _ in logistic_tables.PLACES}
+    assert list(shares.values()) == [50, 50, 0, 0]
 
 
 def test_training_counts_only_where_it_beats_doing_nothing():
@@ -88,18 +93,6 @@ def test_sources_and_designs_by_hand():
     assert sources[["path", "sampling", "clipping", "privacy", "total"]].tolist() == [-1, 5, 2, 4, 10]  # fmt: skip
     assert sources["not privacy (%)"] == pytest.approx(60)
     assert sources["measured / closure"] == pytest.approx(2)
-
-
-def test_frozen_table_counts_data_sets():
-    rows = {  # difference, se, H_cal, closure
-        (0, "one", "native_rates"): (-3, 1, -1, -1),
-        (0, "one", "rates"): (3, 1, -1, 1),
-        (1, "one", "native_rates"): (-3, 2, -1, -1),
-        (1, "one", "rates"): (5, 1, 1, 1),
-    }
-    frozen = pd.DataFrame(rows, ["difference", "se", "calibration", "closure"]).T
-    found = logistic_tables.frozen_table(frozen.rename_axis(["data_seed", "case", "end"]))
-    assert found.loc["one"].tolist() == [1, 2, 1, 1, 2]
 
 
 def test_steps_of_agreement_by_hand(ten):
