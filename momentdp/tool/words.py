@@ -119,12 +119,12 @@ def side_by_side(choices: dict[str, Choice]) -> pd.DataFrame:
         columns[name] = {
             "first": choice.best,
             "first with few buffers": choice.streaming,
-            "its damage / best": few["relative_to_best"],
+            "few buffers / best": few["relative_to_best"],
             "first of the catalogue": str(catalogue.index[0]),
-            "its damage / best ": catalogue["relative_to_best"].iloc[0],
+            "catalogue / best": catalogue["relative_to_best"].iloc[0],
             "NoiseCurve's rank": int(choice.ranking.loc["noisecurve", "rank"]),
             "damage / floor": row["relative_to_floor"],
-            "sensitivity of the first": row["sensitivity"],
+            "sensitivity of the first": round(row["sensitivity"], 9),
             "damage on the way / best": choice.trajectory.loc[choice.best, "on the way"],
         }
     return pd.DataFrame(columns)
