@@ -11,7 +11,7 @@ import pytest
 from momentdp.dynamics import schedules
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum
-from momentdp.dynamics.transfer import transfer
+from momentdp.dynamics.transfer import spectral_radius, stability_limit, transfer
 
 STEPS = 13
 EIGENVALUES = np.array([0.0, 0.05, 0.4, 1.0])
@@ -170,3 +170,13 @@ def test_scaling_law():
         transfer(Momentum(0.9), EIGENVALUES / 7, 7 * rates), 7 * g, rtol=1e-12
     )
     assert np.abs(transfer(Momentum(0.9), EIGENVALUES, 2 * rates) / g - 2).max() > 0.1
+
+
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"dampening": 0.3}])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_stability_limit_is_where_the_step_matrix_starts_to_grow(momentum, options):
+    optimizer = Momentum(momentum, weight_decay=0.2, **options)
+    limit = stability_limit(optimizer)
+    for factor, grows in ((0.999, False), (1.001, True)):
+        system = optimizer.system(np.array([factor * limit / 1.2]))  # lambda + decay = 1.2
+        assert (spectral_radius(system, np.array([1.0]), 0)[0] > 1) == grows
