@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import momentdp as mdp
+from momentdp import cli
 from momentdp.studies import registry, simulator, validation
 
 # The SHA-256 of the registry that was committed before the simulation.
@@ -168,17 +169,34 @@ def test_changed_numbers_under_the_old_hash_are_refused(copy):
         simulator.simulate_registry(copy, copy / "out")
 
 
-def test_freezing_again_gives_the_same_bytes(tmp_path):
-    """Of cases whose mechanisms need no solver."""
+def without_solvers():
+    """Frozen cases whose mechanisms are made in no time."""
     cases = registry.load().reset_index().to_dict("records")
-    fixed = ("nsr", "bisr", "momentum_bisr", "lr_aware_toeplitz", "toeplitz_mean")
-    cases = [case for case in cases if case["first"] in fixed and case["second"] in fixed]
-    assert len(cases) >= 2
-    digests = [registry.freeze(cases, tmp_path / name) for name in "ab"]
+    closed = ("nsr", "bisr", "momentum_bisr", "lr_aware_toeplitz", "toeplitz_mean")
+    return [case for case in cases if case["first"] in closed and case["second"] in closed]
+
+
+def test_freezing_again_gives_the_same_bytes(tmp_path):
+    digests = [registry.freeze(without_solvers(), tmp_path / name) for name in "ab"]
     assert digests[0] == digests[1]
     for name in ("registry.json", "arrays.npz", "registry.sha256"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     registry.verify(tmp_path / "a")
+    assert len(registry.load(tmp_path / "a")) >= 2
+
+
+def test_the_command_goes_on_from_what_its_folder_holds(tmp_path, capsys):
+    """A registry and a panel are there: it simulates, and says that these are not the book's cases."""
+    registry.freeze(without_solvers(), tmp_path / "registry")
+    shutil.copy(validation.RESULTS / "panel.csv", tmp_path)
+    assert cli.main(["study", "crossovers", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "the cases are NOT those of the committed registry" in printed
+    assert "discovery" not in printed and "damages:" not in printed
+    records = sorted(path.stem for path in (tmp_path / "cases").iterdir())
+    assert records == sorted(case["id"] for case in without_solvers())
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert set(manifest["sha256"]) >= {"panel.csv", f"cases/{records[0]}.json"}
 
 
 def test_all_cases_are_confirmed_at_both_ends_by_the_stored_simulation():
