@@ -18,6 +18,7 @@ from momentdp.mechanisms.toeplitz import inverse_series, series_root
 from momentdp.synthesis.adam import solve_adam
 from momentdp.synthesis.banded import solve_banded
 from momentdp.synthesis.dense import solve_dense
+from momentdp.synthesis.problem import root_series
 from momentdp.synthesis.toeplitz import optimize_inverse_banded
 
 
@@ -101,27 +102,21 @@ def _bandinv(steps, bands, objective) -> Mechanism:
     return from_solution(solution, "bandinv")
 
 
-def _root_series(steps: int, sign: float) -> np.ndarray:
-    """Coefficients of (1 - x)^(sign / 2): sign -1 is A^1/2, sign +1 is A^-1/2."""
-    k = np.arange(1, steps)
-    return np.cumprod(np.concatenate([[1.0], (k - 1 - sign / 2) / k]))
-
-
 def bisr(steps: int, bands: int) -> Mechanism:
     """Banded inverse square root (Kalinin et al. 2026): C^-1 = first coefficients of A^-1/2."""
-    coef = _root_series(min(bands, steps), +1.0)
+    coef = root_series(min(bands, steps), 0.5)
     return Mechanism.from_toeplitz(steps=steps, noising_coef=coef).normalized()
 
 
 def sqrt(steps: int, bands: int) -> Mechanism:
     """The Toeplitz square root of the prefix workload, C = A^1/2."""
-    coef = _root_series(steps, -1.0)
+    coef = root_series(steps, -0.5)
     return Mechanism.from_toeplitz(steps=steps, strategy_coef=coef).normalized()
 
 
 def nsr(steps: int, bands: int) -> Mechanism:
     """The normalized square root: A^1/2 with unit columns (arXiv 2509.14334)."""
-    coef = _root_series(steps, -1.0)
+    coef = root_series(steps, -0.5)
     return Mechanism.from_toeplitz(steps=steps, strategy_coef=coef, column_normalize=True)
 
 

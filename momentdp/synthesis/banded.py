@@ -17,6 +17,7 @@ from momentdp.synthesis.problem import (
     progress,
     rank_warning,
     ridge_of,
+    root_series,
 )
 
 # Where Q has no full-rank term of its own, the solution is approached along these.
@@ -186,9 +187,7 @@ class _Run:
 
 def _start(start, bands, steps):
     """The given diagonals, or the square root of the prefix workload cut to the band."""
-    k = np.arange(1, bands)
-    default = np.concatenate([[1.0], np.cumprod((k - 0.5) / k)])
-    C = np.tile(default[:, None], (1, steps))
+    C = np.tile(root_series(bands, -0.5)[:, None], (1, steps))
     if start is not None:
         C = finite_array("start", start, 2)
         if C.shape != (bands, steps):

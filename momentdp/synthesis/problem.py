@@ -142,3 +142,10 @@ def diagonals_of(M: Float[np.ndarray, "steps steps"], bands: int):
     for k in range(bands):
         diagonals[k, : len(M) - k] = np.diag(M, -k)
     return diagonals
+
+
+def root_series(size: int, power: float) -> Float[np.ndarray, " size"]:
+    """The first coefficients of (1 - x)^power: -1/2 is the root of the prefix sums A, 1/2 that of
+    its inverse."""
+    k = np.arange(1, size)
+    return np.cumprod(np.concatenate([[1.0], (k - 1 - power) / k]))

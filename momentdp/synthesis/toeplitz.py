@@ -6,7 +6,7 @@ from jaxtyping import Float
 from scipy.signal import fftconvolve, lfilter
 
 from momentdp._checks import count, number, refuse
-from momentdp.synthesis.problem import P1Solution, factor_of, ridge_of
+from momentdp.synthesis.problem import P1Solution, factor_of, ridge_of, root_series
 
 PREFIX_OBJECTIVES = ("mean", "max", "last")
 LONG = 4096  # steps from which on few coefficients of C^-1 are optimised without FFTs of the factor
@@ -87,7 +87,7 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation, mon
         return np.vstack([-np.diff(slopes, axis=0), slopes[-1:]])
 
     # The square root of the prefix workload and its inverse are where both classes start.
-    start = _square_root(coefs, 0.5 if structure == "toeplitz" else -0.5)
+    start = root_series(coefs, -0.5 if structure == "toeplitz" else 0.5)[1:]
     best = {"value": np.inf, "free": start, "count": 0}
 
     def tracked(free):
@@ -127,12 +127,6 @@ def _optimize(structure, steps, coefs, objective, factor, Q, regularisation, mon
         iterations=best["count"],
         warnings=() if converged else ("stopped before the gradient vanished",),
     )
-
-
-def _square_root(coefs, power):
-    """Coefficients 1 .. coefs - 1 of (1 - x)^-power."""
-    j = np.arange(1, coefs)
-    return np.cumprod((j - 1 + power) / j)
 
 
 def _inverse(c, steps):
