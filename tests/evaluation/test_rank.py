@@ -119,6 +119,23 @@ def test_floor_reference_values(kappa, eta, momentum, floor, iid_over_floor):
     assert damage_floor(*arguments, noise_multiplier=3.0) == pytest.approx(9 * found, rel=1e-9)
 
 
+def test_floor_counts_participations():
+    """A floor for three participations is at most three times that for one, and not below it."""
+    case = OPTIMIZER, EIGENVALUES, RATES
+    once, thrice = damage_floor(*case), damage_floor(*case, min_sep=4, max_participations=3)
+    assert once < thrice <= 3 * once * (1 + 1e-9)
+    assert (table(min_sep=4, max_participations=3)["relative_to_floor"] >= 1).all()
+    floor = damage_floor(*case, noise_multiplier=SIGMA, min_sep=4, max_participations=3)
+    found = table(min_sep=4, max_participations=3)
+    np.testing.assert_allclose(found["relative_to_floor"], found["damage"] / floor, rtol=1e-9)
+
+
+def test_without_curvature_all_are_alike():
+    found = rank(POOL, OPTIMIZER, [0.0], RATES, epsilon=1.0, delta=1e-5)
+    assert (found["rank"] == 1).all() and (found["damage"] == 0).all()
+    assert (found[["relative_to_best", "relative_to_floor"]] == 1).all(axis=None)
+
+
 def test_floor_is_below_many_strategies():
     """200 random strategies of sensitivity 1, the best within a factor 3: none below."""
     steps, rates = 6, schedules.cosine(6, 0.5)

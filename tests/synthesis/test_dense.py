@@ -1,12 +1,14 @@
 """Dense P1 and its dual: certified values, brute force, jax-privacy, bounds that hold."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.optimize
 
 from momentdp.synthesis.banded import solve_banded
 from momentdp.synthesis.certificate import banded_bound
-from momentdp.synthesis.dense import nuclear_bound, nuclear_value, solve_dense
+from momentdp.synthesis.dense import nuclear_bound, nuclear_value, participation_bound, solve_dense
 from momentdp.synthesis.problem import banded_factor, diagonals_of
 
 
@@ -123,6 +125,35 @@ def test_floor_of_a_long_run_needs_no_square_matrix():
     assert ceiling * (1 - 1e-3) <= floor <= ceiling
     padded = np.vstack([np.full((50, 4), 1e-200), np.pad(decay, ((0, 0), (0, 1)))])
     assert nuclear_bound(padded, tolerance=1e-3)[0] == pytest.approx(floor, rel=1e-9)
+
+
+def test_participation_bound_is_reached_where_all_steps_are_alike():
+    """F = I, min_sep b, k = T / b participations: X = I / k is optimal, tr X^-1 = T k."""
+    assert participation_bound(np.eye(12), 3, 4) == pytest.approx(48.0)
+    assert participation_bound(np.eye(12), 12, 1) == pytest.approx(12.0)
+    assert participation_bound(np.eye(12), 1, 2) == pytest.approx(24.0)  # any two steps
+
+
+@pytest.mark.parametrize(("min_sep", "participations"), [(2, 3), (1, 2), (3, 2)])
+def test_no_strategy_is_below_the_participation_bound(min_sep, participations):
+    """A random descent over strategies, scaled by the heaviest admissible set of columns, which is
+    at most their sensitivity: it ends above the bound, and within a factor of two of it."""
+    steps, rng = 6, np.random.default_rng(min_sep)
+    F = np.cumsum(rng.normal(size=(steps, 2)), axis=0)
+    bound = participation_bound(F, min_sep, participations)
+    sets = [
+        list(chosen)
+        for chosen in itertools.combinations(range(steps), participations)
+        if min(np.diff(chosen)) >= min_sep
+    ]
+    best, lowest = np.eye(steps), np.inf
+    for number in range(3000):
+        C = best + np.tril(rng.normal(size=(steps, steps))) * 0.3 * 0.998**number
+        squares = np.sum(C**2, axis=0)
+        value = max(squares[chosen].sum() for chosen in sets) * np.sum(np.linalg.solve(C.T, F) ** 2)
+        if value < lowest:
+            best, lowest = C, value
+    assert bound <= lowest < 2 * bound
 
 
 def test_any_weights_give_a_bound():
