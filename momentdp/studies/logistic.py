@@ -4,7 +4,7 @@ A noise seed draws the same w for every mechanism and condition (paired runs); t
 it into z = C^{-1} w. Which runs there are stands here; the data set is `logistic_task`'s.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -176,20 +176,18 @@ def train(
 
 def study(
     task: Task,
-    pool: Mapping[str, object] | Callable[[Condition], Mapping[str, object]],
+    mechanisms: Mapping[str, object],
     cases: Mapping[str, Condition],
     noise_seeds: Sequence[int],
     **settings,
 ) -> pd.DataFrame:
     """Final excess over w* (nats): a row a (condition, mechanism), a column a noise seed.
 
-    ``pool`` is a set of mechanisms, or a function of the condition where they depend on it;
     ``settings`` go to `train`. Against the training optimum every excess is larger by one number,
     ``task.excess(w*, against="optimum")``.
     """
     frames = {}
     for name, condition in cases.items():
-        mechanisms = pool(condition) if callable(pool) else pool
         last = train(task, mechanisms, condition, noise_seeds, **settings)[:, :, -1]
         frames[name] = pd.DataFrame(
             task.excess(last),

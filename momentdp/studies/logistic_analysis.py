@@ -47,11 +47,11 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(frames, names=["condition"])
 
 
-def effective_curvature(task: Task, theta=None) -> Float[np.ndarray, "dim dim"]:
-    """H_eff: Jacobian of the clipped mean gradient on the calibration split at ``theta`` (or 0)."""
-    point = np.zeros(task.features.shape[1]) if theta is None else theta
+def effective_curvature(task: Task) -> Float[np.ndarray, "dim dim"]:
+    """H_eff: Jacobian of the clipped mean gradient on the calibration split at theta = 0."""
     batch = (task.calibration_features, task.calibration_labels)
-    return clipped_jacobian(example_gradient, point, batch, task.clip_norm)
+    start = np.zeros(task.features.shape[1])
+    return clipped_jacobian(example_gradient, start, batch, task.clip_norm)
 
 
 def path_curvature(
@@ -167,7 +167,9 @@ def decompose(
     """
     count("number of noise_seeds", len(noise_seeds), 2)
     runs = logistic.study(task, mechanisms, {"": condition}, noise_seeds, **accounting).loc[""]
-    return with_sources(quiet_sources(task, condition), runs)
+    quiet, total = quiet_sources(task, condition), runs.mean(axis=1)
+    parts = {"privacy": total - sum(quiet.values()), "privacy_se": runs.sem(axis=1), "total": total}
+    return pd.DataFrame(parts).assign(**quiet)[[*quiet, *parts]]
 
 
 def quiet_sources(task: Task, condition: Condition) -> dict[str, float]:
@@ -175,10 +177,3 @@ def quiet_sources(task: Task, condition: Condition) -> dict[str, float]:
     path = noise_free(task, condition, clipped=False, sampled=False)
     sampled, clipped = noise_free(task, condition, clipped=False), noise_free(task, condition)
     return {"path": path, "sampling": sampled - path, "clipping": clipped - sampled}
-
-
-def with_sources(quiet: Mapping[str, float], runs: pd.DataFrame) -> pd.DataFrame:
-    """`decompose` from its quiet parts and the excesses (mechanisms, noise seeds)."""
-    total = runs.mean(axis=1)
-    parts = {"privacy": total - sum(quiet.values()), "privacy_se": runs.sem(axis=1), "total": total}
-    return pd.DataFrame(parts).assign(**quiet)[[*quiet, *parts]]

@@ -27,7 +27,7 @@ def cells(frame: pd.DataFrame | pd.Series, conditions: Sequence[str] | None = No
     return {cell: part.droplevel(levels) for cell, part in groups}
 
 
-def pairs(runs: pd.DataFrame, *, paired: bool = True, standard_errors=2.0) -> pd.DataFrame:
+def pairs(runs: pd.DataFrame, *, paired: bool = True) -> pd.DataFrame:
     """Every pair a, b of the rows of ``runs`` (mechanisms, noise seeds): mean of a - b, its SE (of
     seed-wise differences if ``paired``), and whether it is resolved: |a - b| > 2 SE."""
     first, second = np.triu_indices(len(runs), 1)
@@ -36,7 +36,7 @@ def pairs(runs: pd.DataFrame, *, paired: bool = True, standard_errors=2.0) -> pd
     difference = gaps.mean(axis=1)
     error = gaps.sem(axis=1) if paired else np.hypot(se[first], se[second])
     names = {"a": runs.index[first], "b": runs.index[second]}
-    resolved = difference.abs() > standard_errors * error
+    resolved = difference.abs() > 2 * error
     return pd.DataFrame({**names, "difference": difference, "se": error, "resolved": resolved})
 
 

@@ -227,7 +227,7 @@ def test_study_is_a_row_a_mechanism_and_deterministic(task, pool):
     cases = {k: logistic.conditions(task)[k] for k in ("L0", "L1")}
     rows = logistic.study(task, pool, cases, [5, 6, 7])
     assert list(rows.index) == [(c, m) for c in cases for m in pool]
-    again = logistic.study(task, lambda condition: pool, cases, [7])
+    again = logistic.study(task, pool, cases, [7])
     np.testing.assert_allclose(again[7], rows[7], rtol=1e-9)
     last = logistic.train(task, pool, cases["L1"], [6])[1, 0, -1]
     assert rows.loc[("L1", "sqrt"), 6] == pytest.approx(float(task.excess(last)), rel=1e-9)
