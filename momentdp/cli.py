@@ -46,24 +46,19 @@ def _rank(arguments: argparse.Namespace) -> int:
     if arguments.report and not arguments.report.endswith(".html"):
         raise ValueError(f"report: got {arguments.report}; give a path that ends in .html")
     found = choice.choose(runfile.read_run(arguments.file))
+    if arguments.export:
+        folder = export.save(found, arguments.export, arguments.mechanism)
+        print(f"exported to {folder}", file=sys.stderr)
     if arguments.json:
-        told = {
-            "ranking": found.ranking.reset_index(),
-            "robustness": found.robustness.reset_index(),
-        }
-        told["expected"] = words.best_pairs(found).reset_index()
-        shown = {name: json.loads(table.to_json(orient="records")) for name, table in told.items()}
+        told = {"ranking": found.ranking, "robustness": found.robustness}
+        told |= {"trajectory": found.trajectory, "expected": words.best_pairs(found)}
+        shown = {k: json.loads(v.reset_index().to_json(orient="records")) for k, v in told.items()}
         print(json.dumps(shown | {"warnings": found.warnings, "notes": found.run.notes}, indent=1))
     else:
         columns = ["rank", "damage", "relative_to_best", "relative_to_floor", "sensitivity"]
         shown = found.ranking[[*columns, "noise_multiplier", "noise_memory", "worst_relative"]]
         print(shown.map(lambda v: f"{v:.4g}" if isinstance(v, float) else v).to_string())
         print("\n" + words.recommendation(found))
-    if arguments.export:
-        print(
-            f"exported to {export.save(found, arguments.export, arguments.mechanism)}",
-            file=sys.stderr,
-        )
     if arguments.report:
         print(f"report: {html.write_report(arguments.file, arguments.report)}", file=sys.stderr)
     return 0
