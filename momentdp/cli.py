@@ -60,7 +60,9 @@ def _rank(arguments: argparse.Namespace) -> int:
         print(shown.map(lambda v: f"{v:.4g}" if isinstance(v, float) else v).to_string())
         print("\n" + words.recommendation(found))
     if arguments.report:
-        print(f"report: {html.write_report(arguments.file, arguments.report)}", file=sys.stderr)
+        print(
+            f"report: {html.write_report(arguments.file, arguments.report, found)}", file=sys.stderr
+        )
     return 0
 
 
@@ -112,6 +114,7 @@ VERIFIED = {
     "ledger": "momentdp.ledger",
     "registry": "momentdp.studies.registry",
     "crossovers": "momentdp.studies.validation",
+    "boundary": "momentdp.studies.boundary_study",
 }
 
 
@@ -137,12 +140,13 @@ def _add_study(commands, is_wanted: bool) -> None:
     study = commands.add_parser("study", help=about)
     if not is_wanted:  # the studies take seconds to import
         return
-    from momentdp.studies import cnn_command, logistic_study, validation
+    from momentdp.studies import boundary_study, cnn_command, logistic_study, validation
 
     studies = study.add_subparsers(required=True, metavar="NAME")
     cnn_command.add_study_parser(studies)
     validation.add_study_parser(studies)
     logistic_study.add_study_parser(studies)
+    boundary_study.add_study_parser(studies)
 
 
 # Each entry adds one subcommand and sets `call`, the function that runs it and returns its exit code.

@@ -25,7 +25,7 @@ from momentdp.privacy import noise_multiplier
 from momentdp.studies import boundary, records
 from momentdp.studies.boundary import PARAMETERS, Examples
 from momentdp.studies.cnn_tables import NO_NOISE
-from momentdp.studies.images import ImageSet, shard_examples
+from momentdp.studies.images import ImageSet, load_cifar10, shard_examples
 from momentdp.synthesize import synthesize
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "boundary"
@@ -221,3 +221,24 @@ def one_run(shared, epsilon: float, momentum: float, rate: float, seed: int) -> 
             raise refuse("learning_rate", f"a loss that is not finite ({name})", "lower it")
         found[name] = dict(zip(OUTCOMES, measured, strict=True))
     return {"outcomes": found}
+
+
+def add_study_parser(commands) -> None:
+    """Add the subcommand `boundary` (of `momentdp study`) to an argparse subparsers object."""
+    command = commands.add_parser(
+        "boundary",
+        help="networks that mechanisms made for two optimizers train",
+        description="Freeze rates, designs and predictions, then run what is missing. Interrupted, "
+        "it resumes: call it again with the same folder.",
+    )
+    command.add_argument("--data", required=True, help="copy of CIFAR-10")
+    command.add_argument("--out", required=True, help="folder of the records")
+    command.set_defaults(call=_call)
+
+
+def _call(arguments) -> int:
+    images, folder = load_cifar10(arguments.data), Path(arguments.out)
+    if not (folder / "frozen.sha256").exists():
+        print("frozen:", freeze(images, folder))
+    run_study(images, folder)
+    return 0
