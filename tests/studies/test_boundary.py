@@ -1,0 +1,130 @@
+"""The study beyond the neural boundary: clipping against jax-privacy, the frozen declaration, its
+tables by hand, and one committed record trained again where CIFAR-10 is at hand."""
+
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from jax_privacy.clipping import clipped_grad
+
+from momentdp.studies import boundary, boundary_study, boundary_tables
+from momentdp.studies.images import digits_images, load_cifar10
+from momentdp.studies.records import read_record
+
+PARTS = {"train": 60, "calibration": 40, "validation": 20, "test": 30}
+CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-jpeg.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return boundary.prepare(digits_images(), **PARTS)
+
+
+def test_two_pass_clipping_is_jax_privacy_s(parts):
+    inputs, labels = parts["train"].inputs[:12], parts["train"].labels[:12]
+    start = boundary.initial(3)
+    clip = boundary.median_norm(start, parts["calibration"])
+    oracle = clipped_grad(
+        lambda p, x, y: boundary.losses(p, x, y)[0],
+        l2_clip_norm=clip,
+        normalize_by=12,
+        batch_argnums=(1, 2),
+        return_grad_norms=True,
+    )
+    expected, example = oracle(start, inputs, labels)
+    norms = boundary.gradient_norms(start, inputs, labels)
+    np.testing.assert_allclose(norms, example.grad_norms, rtol=1e-5)
+    assert 0 < int((norms > clip).sum()) < 12
+    ours = boundary.clipped_gradient(start, inputs, labels, clip)
+    assert jnp.linalg.norm(ours - expected) < 1e-5 * jnp.linalg.norm(expected)
+
+
+def test_curvature_is_the_largest_eigenvalue_of_the_weighted_hessian(parts):
+    """Against power iteration on finite differences of the gradient."""
+    start, public = boundary.initial(0), parts["calibration"]
+    clip = boundary.median_norm(start, public)
+    weights = jnp.minimum(1.0, clip / boundary.gradient_norms(start, public.inputs, public.labels))
+    slope = jax.jit(
+        jax.grad(lambda p: jnp.mean(weights * boundary.losses(p, public.inputs, public.labels)))
+    )
+    v = np.random.default_rng(0).normal(size=len(start)).astype(np.float32)
+    for _ in range(60):
+        v = v / np.linalg.norm(v)
+        product = np.asarray(jax.jvp(slope, (start,), (jnp.asarray(v),))[1])
+        value, v = float(v @ product), product
+    spectrum = boundary.curvature(start, public, clip, 0)
+    assert abs(spectrum.largest / value - 1) < 1e-2
+    assert spectrum.multiplicities.sum() == pytest.approx(boundary.PARAMETERS)
+
+
+def test_parts_are_disjoint_and_scaled_by_the_public_one(parts):
+    assert {name: len(part.labels) for name, part in parts.items()} == PARTS
+    channels = parts["calibration"].inputs.reshape(-1, 3)
+    np.testing.assert_allclose(channels.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(channels.std(axis=0), 1, rtol=1e-4)
+
+
+def test_noise_has_the_promised_covariance_and_is_common(parts):
+    C = np.array([[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.5, 2.0]])
+    noise = boundary_study._noise(np.stack([C, 2 * C]), 0.3, seed=1)
+    covariance = noise[:, 0] @ noise[:, 0].T / noise.shape[2]
+    np.testing.assert_allclose(covariance, 0.09 * C @ C.T, atol=0.09 * 0.05)
+    np.testing.assert_allclose(noise[:, 1], 2 * noise[:, 0], rtol=1e-5)
+
+
+def test_a_run_depends_on_its_seed_alone(parts):
+    matrices = {
+        "1 iid": np.eye(4),
+        "1 other": np.eye(4) - 0.5 * np.eye(4, k=-1),
+        "4 iid": np.eye(4),
+    }
+    runs = [boundary_study.one_run((parts, matrices), 1.0, 0.9, 0.02, s) for s in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+    assert set(runs[0]["outcomes"]) == {"iid", "other", "no_noise"}
+
+
+@pytest.mark.parametrize("name", ["frozen.json", "noising.npz"])
+def test_a_changed_byte_of_what_was_frozen_is_refused(tmp_path, name):
+    folder = Path(shutil.copytree(boundary_study.RESULTS, tmp_path / "boundary"))
+    boundary_study.verify(folder)
+    if name == "frozen.json":
+        (folder / name).write_text((folder / name).read_text().replace("0.9", "0.8", 1))
+    else:
+        with np.load(folder / name) as stored:
+            matrices = dict(stored)
+        matrices["1 dense"][0, 0] += 1e-12
+        np.savez_compressed(folder / name, **matrices)
+    with pytest.raises(ValueError, match="frozen.sha256"):
+        boundary_study.verify(folder)
+
+
+def test_tables_by_hand():
+    rows = [
+        ("1 0", seed, name, loss + 0.01 * seed)
+        for seed in range(3)
+        for name, loss in (("a", 2.0 + 0.1 * seed), ("dense", 1.8), ("no_noise", 1.6))
+    ]
+    runs = pd.DataFrame(rows, columns=["condition", "seed", "mechanism", "test_loss"])
+    found = boundary_tables.interaction(runs, "a", "dense").loc["1 0"]
+    gaps = np.array([0.2, 0.3, 0.4])
+    assert found["difference"] == pytest.approx(0.3)
+    assert found["standard error"] == pytest.approx(gaps.std(ddof=1) / np.sqrt(3))
+    assert found["t"] == pytest.approx(0.3 / found["standard error"])
+    removed = boundary_tables.noise_cost_removed(runs)["1 0"]
+    assert removed["dense"] == 0 and removed["a"] == pytest.approx(1 - 0.5 / 0.2)
+
+
+@pytest.mark.skipif(not CIFAR.exists(), reason="CIFAR-10 is not at hand")
+def test_a_committed_record_trains_again_to_the_same_outcome():
+    record = read_record(boundary_study.RESULTS / "run-1-0.9-0.json")
+    parts = boundary.prepare(load_cifar10(CIFAR))
+    with np.load(boundary_study.RESULTS / "noising.npz") as stored:
+        matrices = {f"1 {name}": stored[f"1 {name}"] for name in ("made_9", "made_0")}
+    found = boundary_study.one_run((parts, matrices), 1.0, 0.9, 0.05, 0)["outcomes"]
+    for name, outcome in found.items():
+        expected = record["outcomes"][name]
+        assert outcome["test_loss"] == pytest.approx(expected["test_loss"], abs=2e-3)
