@@ -123,6 +123,14 @@ def _ledger_page(app, pagename, templatename, context, doctree):
         app.add_js_file("ledger.js", loading_method="defer")
 
 
+def _list_roles(app, pagename, templatename, context, doctree):
+    """docutils calls its bibliography a list and then gives it no items, which screen readers trip
+    over."""
+    body = context.get("body")
+    if body and 'class="citation-list"' in body:
+        context["body"] = body.replace('role="list" class="citation-list"', 'class="citation-list"')
+
+
 def _no_button_without_address(app, config):
     """The theme fails on an empty address; here an empty address means no launch button."""
     if not config.html_theme_options.get("repository_url"):
@@ -130,8 +138,10 @@ def _no_button_without_address(app, config):
 
 
 def _plain_bars(app, what, name, obj, options, lines):
-    """Docstrings write |x| and a*b as one reads them: no substitution, no emphasis."""
+    """Docstrings write |x| and a*b as one reads them: no substitution, no emphasis. A name of the
+    same module is no link, since public names are listed under another one."""
     for number, line in enumerate(lines):
+        line = re.sub(r":func:`(\w+)`", r"``\1``", line)
         parts = line.split("``")
         parts[::2] = [re.sub(r"([|*])(?!\*)", r"\\\1", part) for part in parts[::2]]
         lines[number] = "``".join(parts)
@@ -144,5 +154,6 @@ def setup(app):
     app.connect("config-inited", _no_button_without_address)
     # Before napoleon, which writes emphasis of its own.
     app.connect("autodoc-process-docstring", _plain_bars, priority=400)
+    app.connect("html-page-context", _list_roles)
     app.connect("html-page-context", _ledger_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

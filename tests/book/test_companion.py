@@ -28,9 +28,10 @@ def test_the_rows_of_the_ledger_belong_to_chapters_that_show_them(companion, roo
 
 
 def test_docstrings_keep_their_bars(companion):
-    lines = ["(c / |g|)(I - u u') with ``a | b`` and 2 * x"]
+    lines = ["(c / |g|)(I - u u') with ``a | b`` and 2 * x", "see :func:`other_name`."]
     companion._plain_bars(None, "function", "f", None, None, lines)
-    assert lines == ["(c / \\|g\\|)(I - u u') with ``a | b`` and 2 \\* x"]
+    kept = ["(c / \\|g\\|)(I - u u') with ``a | b`` and 2 \\* x", "see ``other_name``."]
+    assert lines == kept
 
 
 def test_a_run_that_stores_outputs_is_timed(load_tool, tmp_path):

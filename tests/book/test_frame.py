@@ -121,3 +121,13 @@ def test_importing_the_package_changes_no_global_state(x64, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs(root, capsys):
+    (example,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
+    assert len(example.splitlines()) <= 10
+    names: dict[str, object] = {}
+    exec(example, names)
+    ranked = capsys.readouterr().out
+    assert "damage" in ranked and "made for it" in ranked
