@@ -2,11 +2,15 @@
 
 import html
 import os
+import pickle
 import re
 import tempfile
 from pathlib import Path
 
 from momentdp import chapters
+from momentdp.synthesis.problem import progress
+from momentdp.tool.choice import Choice, choose
+from momentdp.tool.runfile import read_run
 
 CHAPTER = "10_choose"
 BOOK_ONLY = "book-only"  # tag of cells that explain the chapter and do not belong to a report
@@ -21,24 +25,39 @@ text-align: left; border-bottom: 1px solid #ddd; }} img {{ max-width: 100%; }} p
 """
 
 
-def write_report(run_file: str | Path, output: str | Path) -> Path:
+def write_report(run_file: str | Path, output: str | Path, found: Choice | None = None) -> Path:
     """Execute the chapter on a run file and write what it shows; the path of the page.
 
-    The page needs no network. Raises ValueError for an output that is not .html, or a package
+    The page needs no network. ``found``, the choice for this file where it is known already, saves
+    the chapter from computing it again. Raises ValueError for an output that is not .html, or a package
     without the book beside it, ChapterFailed where a cell raised.
     """
     output = Path(output)
     if output.suffix != ".html":
         raise ValueError(f"report: got {output}; give a path that ends in .html")
     parameters = {"run_file": str(Path(run_file).resolve()), "worked_examples": []}
+    progress("writing the report")
     with tempfile.TemporaryDirectory() as scratch:
+        try:
+            kept = Path(scratch) / "choice.pickle"
+            kept.write_bytes(pickle.dumps(found))
+            parameters["choice_file"] = str(kept)
+        except (AttributeError, TypeError, pickle.PicklingError):
+            pass  # code of the user's own, such as an optax chain: the chapter computes it again
         executed = chapters.run_chapter(CHAPTER, parameters, Path(scratch) / "report.ipynb")
         page = render(executed, f"Which mechanism for {Path(run_file).name}?")
+    progress("")
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_suffix(".tmp")
     temporary.write_text(page, encoding="utf-8")
     os.replace(temporary, output)
     return output
+
+
+def choice_for(run_file: str | Path, choice_file: str = "") -> Choice:
+    """The choice for a run file: from a pickle that ``write_report`` left, or computed."""
+    found = pickle.loads(Path(choice_file).read_bytes()) if choice_file else None
+    return found or choose(read_run(run_file))
 
 
 def render(notebook: Path, title: str) -> str:
@@ -65,6 +84,7 @@ def render(notebook: Path, title: str) -> str:
             for output in cell.get("outputs", [])
             if not output.get("metadata", {}).get("scrapbook") and output.get("name") != "stderr"
         ]
-    exporter = HTMLExporter(template_name="basic", exclude_input=True, exclude_output_prompt=True)
+    shown = {"exclude_input": True, "exclude_output_prompt": True, "anchor_link_text": ""}
+    exporter = HTMLExporter(template_name="basic", **shown)
     body, _ = exporter.from_notebook_node(document)
     return PAGE.format(title=html.escape(title), body=body)
