@@ -85,12 +85,22 @@ def test_with_doubles_by_hand():
     assert controlled_grid.with_doubles(0.6, mechanisms=4) == pytest.approx(4 / 6)
 
 
-def test_shares_by_hand():
-    """A game whose Shapley value is known: schedule is worth 1, momentum and curvature 2 together."""
-    worth = {"": 0, "S": 1, "M": 0, "C": 0, "SM": 1, "SC": 1, "MC": 2, "SMC": 3}
-    value = pd.Series({n: float(worth[k]) for n, k in controlled_grid.KNOWS.items()})
-    found = controlled_grid.shares(value)
-    assert found.to_dict() == pytest.approx({"schedule": 1.0, "momentum": 1.0, "curvature": 1.0})
+@pytest.mark.parametrize(
+    ("worth", "expected"),
+    [
+        # Schedule is worth 1, momentum and curvature 2 together.
+        ({"S": 1, "SM": 1, "SC": 1, "MC": 2, "SMC": 3}, {"schedule": 1, "momentum": 1, "curvature": 1}),
+        # Only all three together are worth anything.
+        ({"SMC": 3}, {"schedule": 1, "momentum": 1, "curvature": 1}),
+        # Curvature needs the schedule: 2 of the gain are shared, momentum is worth 0.5 alone.
+        ({"SC": 2, "M": 0.5, "SM": 0.5, "MC": 0.5, "SMC": 2.5},
+         {"schedule": 1, "momentum": 0.5, "curvature": 1}),
+    ],
+)  # fmt: skip
+def test_shares_by_hand(worth, expected):
+    """Games whose Shapley value is known."""
+    value = pd.Series({n: float(worth.get(k, 0)) for n, k in controlled_grid.KNOWS.items()})
+    assert controlled_grid.shares(value).to_dict() == pytest.approx(expected)
 
 
 def test_arm_b_keeps_the_effective_step():
