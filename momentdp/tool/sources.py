@@ -16,6 +16,7 @@ SPECTRA = {
 }
 CURVATURE = ("spectrum", "file", "matrix", "loss", "parameters", "data", "num_eigenvalues",
              "num_probes", "seed", "negative", "source", "private_acknowledged")  # fmt: skip
+CLIP = "negative: clip, which sets them to zero as NoiseCurve's authors do"
 PRIVATE = (
     "curvature of protected examples is a release of its own (H.7), which epsilon does not cover: "
     "estimate it from public data, or set private_acknowledged: true"
@@ -35,7 +36,7 @@ def call(key: str, function, *arguments, **options):
     try:
         return function(*arguments, **options)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{key}: {error}") from error
+        raise ValueError(f"{key}: {error}".replace('negative="clip"', CLIP)) from error
 
 
 def read_value(value, folder: Path):
@@ -85,6 +86,8 @@ def curvature(section: dict, folder: Path) -> tuple[Spectrum, list[str]]:
         notes.append("Curvature comes from protected examples: its cost is not in epsilon (H.7).")
     elif way in ("file", "matrix") and source is None:
         notes.append("The source of the curvature is not stated: it is taken as public (H.7).")
+    if negative == "clip":
+        notes.append("Negative eigenvalues are set to zero, as NoiseCurve's authors do.")
     if way == "spectrum":
         name = section["spectrum"]
         options = {k: v for k, v in section.items() if k not in CURVATURE}

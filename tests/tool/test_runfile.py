@@ -102,6 +102,7 @@ def test_curvature_from_files(write):
     indefinite = "{matrix: h.npy, source: public, negative: clip}"
     run = read_run(write({"curvature": indefinite}, h__npy=H - 2 * np.eye(2)))
     np.testing.assert_allclose(run.spectrum.eigenvalues, [0.0, 1.0], atol=1e-12)
+    assert "set to zero" in run.notes[0]
 
 
 LOSS = (
@@ -193,7 +194,7 @@ BAD = [
     ({"optimizer": "{optax: 'model.py:adam'}"}, "not an affine map.*linearise along a recorded run"),
     ({"optimizer": "{optax: 'model.py:none'}"}, "got model.py:none; define none in model.py"),
     ({"optimizer": "{optax: 'model.py:broken'}"}, "name a function of the schedule"),
-    ({"curvature": "{file: minus.csv}"}, 'curvature: file: eigenvalues: got -1; .*negative="clip"'),
+    ({"curvature": "{file: minus.csv}"}, "curvature: file: eigenvalues: got -1; .*negative: clip, which sets them to zero"),
     ({"curvature": "{file: inf.csv}"}, "eigenvalues: got inf at index"),
     ({"curvature": "{spectrum: log_spaced, condition_number: 3}"}, "modes: got None; give the number"),
     ({"curvature": "{spectrum: flat, modes: 3}"}, "spectrum: got 'flat'; choose one of isotropic"),
