@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from momentdp.clipping_aware import clipping_aware_damage
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic, logistic_analysis, logistic_task, moment_closure
-from momentdp.clipping_aware import clipping_aware_damage
 
 
 @pytest.fixture(scope="module")
