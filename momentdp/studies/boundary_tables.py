@@ -12,6 +12,17 @@ from momentdp.studies.boundary_study import RESULTS
 from momentdp.studies.cnn_tables import NO_NOISE, paired_tests
 from momentdp.studies.records import read_record
 
+NAMES = {"made_0": "made at μ = 0", "made_9": "made at μ = 0.9"}
+NAMES |= {"final_0": "final loss only, μ = 0", "final_9": "final loss only, μ = 0.9"}
+NAMES |= {f"made_{at}_{k}": f"made at μ = {mu}, start {n}"
+          for at, mu in ((0, 0), (9, 0.9)) for k, n in (("b", 2), ("c", 3))}  # fmt: skip
+NAMES |= {"control": "control (knows neither)", NO_NOISE: "no noise"}
+
+
+def _title(condition: str) -> str:
+    epsilon, momentum = condition.split()
+    return f"ε = {epsilon}, μ = {momentum}"
+
 
 def load_runs(folder: Path = RESULTS) -> pd.DataFrame:
     """One row a run: condition ("epsilon momentum"), mechanism, seed, and the outcomes."""
@@ -32,7 +43,8 @@ def predicted(folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
 
 def means(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
     """Mean outcome of each mechanism (rows) in each condition (columns)."""
-    return runs.pivot_table(index="mechanism", columns="condition", values=outcome)
+    table = runs.pivot_table(index="mechanism", columns="condition", values=outcome)
+    return table.rename(index=NAMES, columns=_title)
 
 
 def interaction(runs: pd.DataFrame, first: str, second: str, outcome="test_loss") -> pd.DataFrame:
@@ -44,13 +56,13 @@ def interaction(runs: pd.DataFrame, first: str, second: str, outcome="test_loss"
         test = stats.ttest_1samp(gap, 0.0)
         rows[condition] = {"difference": gap.mean(), "standard error": gap.sem()}
         rows[condition] |= {"t": test.statistic, "p": test.pvalue}
-    return pd.DataFrame(rows).T
+    return pd.DataFrame(rows).T.rename(index=_title)
 
 
 def noise_cost_removed(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
     """Share of dense's excess over training without noise that each mechanism does not have."""
     table = means(runs, outcome)
-    cost = table.drop(NO_NOISE) - table.loc[NO_NOISE]
+    cost = table.drop(NAMES[NO_NOISE]) - table.loc[NAMES[NO_NOISE]]
     return 1 - cost / cost.loc["dense"]
 
 
@@ -62,7 +74,7 @@ def agreement(runs: pd.DataFrame, folder: Path = RESULTS) -> pd.DataFrame:
     """
     tests = paired_tests(runs[runs.mechanism != NO_NOISE])
     tests = tests[tests["p_holm"] < 0.05]
-    table, rows = means(runs), []
+    table, rows = runs.pivot_table(index="mechanism", columns="condition", values="test_loss"), []
     for condition, scores in predicted(folder).items():
         truth = table.loc[scores.index, condition].to_numpy()
         excess = truth - table.loc[NO_NOISE, condition]
@@ -78,11 +90,12 @@ def agreement(runs: pd.DataFrame, folder: Path = RESULTS) -> pd.DataFrame:
 
 
 def seeds_needed(runs: pd.DataFrame, outcome: str, power: float = 0.8) -> pd.Series:
-    """Paired seeds that resolve best from worst classic at 5% with this power, by condition."""
+    """Paired seeds that tell dense from Toeplitz at 5% with this power, by condition (normal
+    approximation, and two more for the estimated variance)."""
     rows = {}
     quantiles = stats.norm.ppf(0.975) + stats.norm.ppf(power)
     for condition, group in runs.groupby("condition"):
         wide = group.pivot(index="seed", columns="mechanism", values=outcome)
         gap = wide["dense"] - wide["toeplitz_mean"]
-        rows[condition] = int(np.ceil((quantiles * gap.std() / abs(gap.mean())) ** 2)) + 2
+        rows[_title(condition)] = int(np.ceil((quantiles * gap.std() / abs(gap.mean())) ** 2)) + 2
     return pd.Series(rows, name=outcome)

@@ -109,13 +109,25 @@ def test_tables_by_hand():
         for name, loss in (("a", 2.0 + 0.1 * seed), ("dense", 1.8), ("no_noise", 1.6))
     ]
     runs = pd.DataFrame(rows, columns=["condition", "seed", "mechanism", "test_loss"])
-    found = boundary_tables.interaction(runs, "a", "dense").loc["1 0"]
+    found = boundary_tables.interaction(runs, "a", "dense").loc["ε = 1, μ = 0"]
     gaps = np.array([0.2, 0.3, 0.4])
     assert found["difference"] == pytest.approx(0.3)
     assert found["standard error"] == pytest.approx(gaps.std(ddof=1) / np.sqrt(3))
     assert found["t"] == pytest.approx(0.3 / found["standard error"])
-    removed = boundary_tables.noise_cost_removed(runs)["1 0"]
+    removed = boundary_tables.noise_cost_removed(runs)["ε = 1, μ = 0"]
     assert removed["dense"] == 0 and removed["a"] == pytest.approx(1 - 0.5 / 0.2)
+
+
+def test_the_records_are_complete_and_say_what_the_chapter_says():
+    runs = boundary_tables.load_runs()
+    assert runs.groupby("condition")["seed"].nunique().tolist() == [20] * 4
+    digest = (boundary_study.RESULTS / "frozen.sha256").read_text().strip()
+    records = [read_record(path) for path in boundary_study.RESULTS.glob("run-*.json")]
+    assert {record["frozen"] for record in records} == {digest}
+    t = boundary_tables.interaction(runs, "made_9", "made_0")["t"]
+    assert t["ε = 1, μ = 0"] > 5 and t["ε = 1, μ = 0.9"] < -5
+    scores = boundary_tables.agreement(runs)["resolved pairs"]
+    assert scores["root of final x mean"] > scores["MOMENT-DP"] > scores["static"]
 
 
 @pytest.mark.skipif(not CIFAR.exists(), reason="CIFAR-10 is not at hand")
