@@ -122,7 +122,8 @@ def test_ledger_prints_rows_and_counts(monkeypatch, capsys):
         "id": ["a", "b"], "where": ["x", "y"], "kind": ["k", "k"], "reported": [1.0, 2.0],
         "ours": [1.0, None], "tolerance": [0.1, 0.1], "verdict": ["exact", "not yet"],
     }  # fmt: skip
-    ledger = types.SimpleNamespace(load=lambda: pd.DataFrame(rows))
+    verdicts = ("exact", "not yet")
+    ledger = types.SimpleNamespace(load=lambda: pd.DataFrame(rows), VERDICTS=verdicts)
     monkeypatch.setitem(sys.modules, "momentdp.ledger", ledger)
     monkeypatch.setattr("momentdp.ledger", ledger, raising=False)
     assert cli.main(["ledger", "--verdict", "not yet"]) == 0
