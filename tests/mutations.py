@@ -31,6 +31,7 @@ OWNERS = {
     "mechanisms/constructions": "mechanisms/test_catalogue.py",
     "mechanisms/store": "mechanisms/test_catalogue.py",
     "mechanisms/": "mechanisms/test_structures.py",
+    "studies/boundary": "studies/test_boundary.py",
     "studies/cnn_": "studies/test_cnn_study.py",
     "studies/images": "studies/test_cnn_images.py",
     "studies/network": "studies/test_cnn.py",
@@ -139,6 +140,7 @@ def cases(seed: int) -> list[Case]:
     found.append(Case(name, f"{data}/ours.csv", drawn(name, one_match, value), tests))
     for study, tests in (
         ("cnn", "tests/studies/test_cnn_study.py"),
+        ("boundary", "tests/studies/test_boundary.py"),
         ("logistic", "tests/studies/test_logistic_study.py"),
         ("solvers", "tests/studies/test_solvers.py"),
     ):
