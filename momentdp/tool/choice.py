@@ -159,7 +159,9 @@ def _expected(pool, run, stddev, order) -> pd.DataFrame:
             tried[names[0]], optimizer, run.spectrum, rates, noise_multiplier=0.0, **start
         )
         for name, value in sweep.damages(tried, factor, stddev).items():
-            rows.append((name, mu, scale, rates.max(), bias, value, bias + value))
+            rows.append(
+                (name, np.nan if mu is None else mu, scale, rates.max(), bias, value, bias + value)
+            )
     columns = ["mechanism", "momentum", "factor", "learning_rate"]
     table = pd.DataFrame(rows, columns=[*columns, "bias", "damage", "expected_loss"])
     return table[np.isfinite(table["expected_loss"])]

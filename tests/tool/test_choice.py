@@ -145,6 +145,7 @@ def test_optax_code_is_compared_too():
     direct = mdp.damage(found.mechanisms["iid"], mdp.Momentum(0.5), SPECTRUM, rates)
     scale = found.ranking.loc["iid", "noise_stddev"] ** 2
     assert found.ranking.loc["iid", "damage"] == pytest.approx(direct * scale, rel=1e-9)
+    assert "peak rate" in words.recommendation(found) and "has momentum" not in words.matters(found)
     assert "optax" in words.settings(found)["optimizer"] and words.grid(found, "iid").shape[0] == 1
 
 
