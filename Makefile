@@ -24,7 +24,7 @@ book: $(BUILT) ## build and check the book: _build/html/index.html
 test: $(INSTALLED) ## unit tests, every notebook against its stored outputs, guard tests
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile
 test-browser: $(BUILT) ## the built pages in headless Chromium; skipped where there is none
-	$(ONE_THREAD) BOOK_SITE=$(dir $(BUILT)) $(BIN)/python -m pytest -rs tests/browser
+	$(ONE_THREAD) BOOK_SITE=$(dir $(BUILT)) $(BIN)/python -m pytest -n 2 -rs tests/browser
 lab: $(INSTALLED) ## open the chapters in JupyterLab
 	$(BIN)/jupyter lab notebooks
 execute: $(INSTALLED) ## re-run all notebooks and store their outputs
