@@ -73,12 +73,20 @@ def recommendation(choice: Choice) -> str:
     design = str(table.index[table.index.str.startswith("synthesised")][:1].str.cat() or "")
     if design:
         lines.append(_design(choice, design))
-    columns = choice.robustness.dropna(axis=1)
+    columns = choice.robustness.drop(columns="as given").dropna(axis=1)
     first = int((columns.loc[best] <= 1 + 1e-9).sum())
     lines.append(
         f"With curvature or momentum off by a factor two it stays first in {first} of "
         f"{columns.shape[1]} settings, and is at worst {readable(row['worst_relative'])} times the best."
     )
+    steady = str(table["worst_relative"].idxmin())
+    if steady != best:
+        extra = 100 * (table.loc[steady, "relative_to_best"] - 1)
+        lines.append(
+            f"If the curvature is an estimate, or moves while you train, `{steady}` is safer: "
+            f"{readable(extra, 2)}% more damage as stated, and at worst "
+            f"{readable(table.loc[steady, 'worst_relative'])} times the best."
+        )
     lines += [f"Warning: {text}" for text in choice.warnings]
     lines.append(matters(choice))
     lines += [f"Note: {text}" for text in choice.run.notes]
