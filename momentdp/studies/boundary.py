@@ -13,11 +13,11 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from momentdp.dynamics.spectra import Spectrum, from_hvp
+from momentdp.studies.cnn import source_key
 from momentdp.studies.images import ImageSet, split_examples
 
 SIZES = (768, 64, 10)
 PARAMETERS = SIZES[0] * SIZES[1] + SIZES[1] + SIZES[1] * SIZES[2] + SIZES[2]
-SOURCES = ("initialisation", "noise", "curvature")
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,6 @@ def prepare(images: ImageSet, data_seed: int = 0, **sizes: int) -> dict[str, Exa
     small = (small - public.mean(axis=(0, 1, 2))) / public.std(axis=(0, 1, 2))
     rows, labels = small.reshape(n, -1), images.labels.astype(np.int32)
     return {part: Examples(rows[index], labels[index]) for part, index in split.items()}
-
-
-def source_key(source: str, seed: int):
-    """The jax key of one random source."""
-    return jax.random.fold_in(jax.random.key(seed, impl="threefry2x32"), SOURCES.index(source))
 
 
 def initial(seed: int) -> Float[Array, " parameters"]:

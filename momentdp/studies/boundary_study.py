@@ -19,11 +19,13 @@ from momentdp.damage import damage, trajectory_damage
 from momentdp.dynamics import schedules
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum
+from momentdp.dynamics.transfer import stability_limit
 from momentdp.evaluation import scores
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.privacy import noise_multiplier
 from momentdp.studies import boundary, records
 from momentdp.studies.boundary import PARAMETERS, Examples
+from momentdp.studies.cnn import source_key
 from momentdp.studies.cnn_tables import NO_NOISE
 from momentdp.studies.images import ImageSet, load_cifar10, shard_examples
 from momentdp.synthesize import synthesize
@@ -39,13 +41,14 @@ OUTCOMES = ("validation_loss", "validation_accuracy", "test_loss", "test_accurac
 
 def _noise(noising: np.ndarray, scale: float, seed: int) -> np.ndarray:
     """(steps, runs, parameters) from (runs, steps, steps): the same white noise for each run."""
-    key = boundary.source_key("noise", seed)
+    key = source_key("noise", seed)
     white = np.asarray(jax.random.normal(key, (len(noising[0]), PARAMETERS)))
     return np.stack([(scale * C).astype(np.float32) @ white for C in noising], axis=1)
 
 
 def train_all(parts, noising, epsilon: float, momentum: float, rate: float, seed: int):
-    """Final parameters of every noising matrix: one start, one order, one draw of white noise."""
+    """Final parameters (runs, parameters) of noising matrices (runs, steps, steps), which share one
+    start, one order and one draw of white noise; ``rate`` is the effective one."""
     train, public = parts["train"], parts["calibration"]
     start = boundary.initial(seed)
     clip = boundary.median_norm(start, public)
@@ -81,7 +84,8 @@ def choose_rate(parts, epsilon: float) -> float:
     valid, found = parts["validation"], {}
     for rate in RATES:
         spectrum, _ = public_spectrum(parts["calibration"], rate, SPECTRUM_SEEDS[0], WARM)
-        if rate * spectrum.largest < 2:  # momentum 0 is the tighter case at equal effective rate
+        # Momentum 0 is the tighter case at an equal effective rate.
+        if rate * spectrum.largest < stability_limit(Momentum(0.0)):
             found[rate] = np.mean(
                 [
                     boundary.outcomes(p, valid.inputs, valid.labels)[0]

@@ -12,6 +12,8 @@ import pandas as pd
 
 from momentdp._checks import finite_array, refuse
 from momentdp.dynamics import schedules
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.dynamics.transfer import stability_limit
 from momentdp.studies.cnn import calibrate, correlated_noise, evaluate, source_key, train
 from momentdp.studies.cnn_tables import load_records
 from momentdp.studies.images import ImageSet, shard_examples, split_examples
@@ -153,11 +155,12 @@ def training_run(
     momentum, schedule = CONDITIONS[condition]
     largest, clip_norm = calibration["lambda_max"], calibration["clip_norm"]
     peak = settings.learning_rate or settings.rate_scale / largest
-    if peak * largest >= 2 * (1 + momentum):
+    limit = stability_limit(Momentum(momentum))
+    if peak * largest >= limit:
         raise refuse(
             "learning_rate",
             f"eta lambda_max = {peak * largest:.3g} (seed {seed}, {condition})",
-            f"heavy ball is unstable from {2 * (1 + momentum):.3g} on: lower it",
+            f"heavy ball is unstable from {limit:.3g} on: lower it",
         )
     network = Network.for_device(settings.channels)
     parameters = network.init(source_key("initialisation", seed))
