@@ -20,6 +20,7 @@ SETTINGS = StudySettings(
     num_eigenvalues=3,
     num_probes=2,
     channels=(4, 6),
+    rate_scale=0.3,
 )
 MECHANISMS = {
     "iid": np.eye(STEPS),

@@ -33,10 +33,12 @@ def add_study_parser(commands) -> None:
     )
     command.add_argument("--epsilon", type=float, default=4.0)
     command.add_argument("--delta", type=float, default=1e-5)
-    for name in ("steps", "batch_size", "rate_scale", "learning_rate", "data_seed"):
+    for name in ("steps", "batch_size", "learning_rate", "data_seed"):
         default = getattr(StudySettings(), name)
-        kind = float if name == "learning_rate" else type(default)
-        command.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+        command.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    command.add_argument(
+        "--rate-scale", type=float, help="rate: this over each seed's lambda_max instead"
+    )
     command.add_argument("--workers", type=int, default=1, help="local processes (1)")
     command.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
     command.set_defaults(call=_call)

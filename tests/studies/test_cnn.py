@@ -99,7 +99,7 @@ def test_training_is_optax_sgd_on_the_noisy_clipped_gradients(digits):
     rates, clip = np.array([0.05, 0.04, 0.02, 0.01]), 2.0
     run = cnn.train(
         TINY, start, images, shards, noise, learning_rates=rates, momentum=0.9, clip_norm=clip,
-        checkpoints=(2, 4), visit=lambda p: float(p.sum()),
+        checkpoints=(2, 4), visit=lambda step, p: float(p.sum()),
     )  # fmt: skip
     optimizer = optax.sgd(lambda step: jnp.asarray(rates)[step], momentum=0.9)
     parameters, state = start, optimizer.init(start)
