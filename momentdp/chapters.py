@@ -15,6 +15,41 @@ from pathlib import Path
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
 
+# The cell that computes and shows each number of the ledger, by the beginning of the number's id;
+# the longest beginning counts. A cell is named by its id, which running it again does not change.
+CELLS = {
+    "identity.": "02_noisecurve_identity#cell-10",
+    "identity.worst": "02_noisecurve_identity#cell-12",
+    "privacy.": "03_mechanisms#mechanisms-22",
+    "crossovers.": "04_crossovers#f16d64d4",  # the registry; below, simulation and slices
+    "crossovers.confirmed": "04_crossovers#c932d6a8",
+    "crossovers.half_width": "04_crossovers#c932d6a8",
+    "crossovers.slices": "04_crossovers#584e7bd5",
+    "crossovers.lr_aware": "04_crossovers#7ec02b1d",
+    "grid.": "04_crossovers#ff80e320",
+    "winners.": "04_crossovers#effd211c",
+    "heldout.": "04_crossovers#89aff4c8",
+    "perturbation.": "04_crossovers#139f2b62",
+    "intervention.": "05_intervention#5ba6f772",
+    "intervention.axis": "05_intervention#b8223379",
+    "logistic.": "06_logistic#cell-12",
+    "logistic.hessian_weight": "06_logistic#cell-06",
+    "logistic.winners": "06_logistic#cell-26",
+    "logistic.kendall": "06_logistic#cell-36",
+    "logistic.curvature": "06_logistic#cell-36",
+    **dict.fromkeys(
+        [f"logistic.{name}" for name in ("pairwise", "regret", "top1", "resolved")],
+        "06_logistic#cell-42",
+    ),
+    "logistic.frozen": "06_logistic#cell-46",
+    "cnn.": "07_cnn_boundary#reported-against-ours",
+    "lr_aware.": "08_prior_work#cell-10",
+    "solver.": "08_prior_work#cell-12",
+    "mechanisms.": "08_prior_work#cell-41",
+    "trajectory.": "08_prior_work#cell-43",
+}
+
+
 class ChapterFailed(RuntimeError):
     """A cell of the chapter raised, or its kernel died."""
 
@@ -36,6 +71,17 @@ def find_chapter(chapter: str | Path) -> Path:
     if not known:
         mend = f"no chapters in {NOTEBOOKS}: install a checkout with `pip install -e .`, or give a path"
     raise ValueError(f"chapter: got {chapter!r}; {mend}")
+
+
+def cell_of(identity: str) -> str:
+    """Where the book computes a row of the ledger, as `chapter#cell`.
+
+    ValueError: an id that no cell is named for.
+    """
+    starts = [start for start in CELLS if identity.startswith(start)]
+    if not starts:
+        raise ValueError(f"id: got {identity!r}; name its cell in momentdp.chapters.CELLS")
+    return CELLS[max(starts, key=len)]
 
 
 def chapter_parameters(chapter: str | Path) -> dict[str, object]:

@@ -3,7 +3,8 @@
 ``data/reported.csv`` holds what the paper prints. ``data/ours.csv`` holds, by the same ids, our
 value, the tolerance declared for it (empty: half a unit of the last printed digit), the number of
 settings that were tried before it agreed, a reason where the paper does not say enough to compute
-it, and a note. A row of ours without a value declares a tolerance ahead of a run.
+it, a reason where it could not but agree, and a note. A row of ours without a value declares a
+tolerance ahead of a run.
 """
 
 import csv
@@ -31,8 +32,7 @@ VERDICTS = (
     "under-specified",
     "not yet",
 )
-COLUMNS = ["id", "where", "kind", "reported", "ours", "tolerance", "verdict"]
-COLUMNS += ["settings_tried", "note"]
+COLUMNS = "id where kind reported ours tolerance verdict settings_tried note".split()
 
 # Comparisons that the paper draws: the rows below each of these ids are one ordering.
 ORDERINGS = (
@@ -56,8 +56,8 @@ STUDIES = (
 # The paper does not change: a digit that does was changed by accident.
 REPORTED_SHA256 = "2672d5b0ca843c5a684f2f13d7f46310af747750e4073849d198c1910e8face6"
 
-_REPORTED = ["id", "where", "quantity", "kind", "reported", "se", "unit", "conditions"]
-_OURS = ["id", "ours", "tolerance", "settings_tried", "under_specified", "note"]
+_REPORTED = "id where quantity kind reported se unit conditions".split()
+_OURS = "id ours tolerance settings_tried under_specified by_construction note".split()
 
 
 def load(folder: Path = DATA, *, details: bool = False) -> pd.DataFrame:
@@ -65,7 +65,8 @@ def load(folder: Path = DATA, *, details: bool = False) -> pd.DataFrame:
 
     Args:
         folder: where reported.csv and ours.csv lie.
-        details: also the columns quantity, se, unit, conditions, under_specified and same_order.
+        details: also the columns quantity, se, unit, conditions, under_specified, by_construction
+            and same_order.
 
     Returns:
         Columns id, where, kind, reported, ours (numbers, or text for labels; NaN while not yet),
@@ -86,8 +87,16 @@ def load(folder: Path = DATA, *, details: bool = False) -> pd.DataFrame:
     )
     rows["same_order"] = _same_order(rows)
     rows["verdict"] = [verdict(row) for row in rows.to_dict("records")]
-    extra = ["quantity", "se", "unit", "conditions", "under_specified", "same_order"]
+    extra = [*_REPORTED[2:3], *_REPORTED[5:], *_OURS[4:6], "same_order"]
     return rows[COLUMNS + extra * details]
+
+
+def counts() -> pd.DataFrame:
+    """Verdict -> its rows, and how many of them could not but agree; "all" below."""
+    rows = load(details=True)
+    found = rows["by_construction"].ne("").groupby(rows["verdict"]).agg(["size", "sum"])
+    found = found.reindex(VERDICTS, fill_value=0).set_axis(["rows", "by construction"], axis=1)
+    return pd.concat([found, found.sum().to_frame("all").T]).rename_axis("verdict")
 
 
 def verdict(row: Mapping) -> str:

@@ -100,6 +100,21 @@ def test_stored_verdicts_follow_from_the_row():
         assert row["verdict"] == ledger.verdict(row)
 
 
+def test_rows_that_could_not_but_agree_are_counted_beside_those_that_do():
+    """Eleven settings of the protocols, nine rows that hold a score against itself, five others."""
+    rows, counts = ledger.load(details=True), ledger.counts()
+    assert counts.loc["all"].tolist() == [len(rows), 25]
+    assert (
+        counts["rows"].iloc[:-1].to_dict()
+        == rows["verdict"].value_counts().reindex(ledger.VERDICTS, fill_value=0).to_dict()
+    )
+    reasons = rows[rows["by_construction"] != ""].set_index("id")["by_construction"]
+    assert reasons.str.startswith("a setting").sum() == 11
+    assert reasons.index.str.contains("momentdp").sum() == 9
+    ours = rows.set_index("id")["verdict"][reasons.index]
+    assert set(ours) <= {"exact", "under-specified"}  # else the reason is wrong
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A ledger of its own: the paper's rows, nothing of ours."""
@@ -189,7 +204,11 @@ def test_bad_rows_are_refused_and_nothing_is_written(folder, values, fields, mes
 @pytest.mark.parametrize(
     ("file", "line", "message"),
     [
-        ("ours.csv", "cnn.shards,100,,,,\ncnn.shards,99,,,,", "ours.csv id: got cnn.shards; give"),
+        (
+            "ours.csv",
+            "cnn.shards,100,,,,,\ncnn.shards,99,,,,,",
+            "ours.csv id: got cnn.shards; give",
+        ),
         ("reported.csv", "cnn.shards,G.1,again,count,100,,,", "reported.csv id: got cnn.shards;"),
         ("reported.csv", "x,G.1,new,guess,1,,,", "x kind: got 'guess'; use one of count"),
         ("reported.csv", "x,G.1,new,count,about two,,,", "x reported: got 'about two'; give a"),

@@ -1,13 +1,13 @@
 """What pages say about the book itself, read at build time so that it cannot grow old.
 
-- ``{ledger-summary}``: how many of the paper's numbers have which verdict.
+- ``{ledger-summary}``: how many of the paper's numbers have which verdict, and how many of these
+  could not have another one.
 - ``{execution-status}``: each chapter, whether its outputs are those of its code, how long it ran.
 - ``{versions}``: the pinned versions that decide a number.
-- The ledger page gets filters, and for each row the chapter that computes it.
+- The ledger page gets filters. Rows of the ledger lead to the cell that computes them, which
+  `momentdp.chapters.CELLS` names.
 """
 
-import ast
-import csv
 import importlib.util
 import json
 import re
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from docutils import nodes
 from sphinx.addnodes import pending_xref
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 LEDGER = "notebooks/90_ledger"
-CLOSING = "reported-against-ours"  # the anchor of each chapter's closing table
 PINNED = ("jax", "numpy", "scipy", "optax", "jax-privacy", "dp-accounting", "matfree", "pandas")
 
 
@@ -30,26 +30,6 @@ def notebooks(source: Path) -> dict[str, dict]:
 
 def title(notebook: dict) -> str:
     return "".join(notebook["cells"][0]["source"]).partition("\n")[0].lstrip("# ")
-
-
-def row_owners(source: Path) -> dict[str, str]:
-    """Beginning of a ledger id -> page and anchor of the chapter that shows and computes it."""
-    with (source / "momentdp" / "data" / "reported.csv").open(encoding="utf-8") as file:
-        ids = [row["id"] for row in csv.DictReader(file)]
-    owners = {}
-    for chapter, notebook in notebooks(source).items():
-        cells = ["".join(cell["source"]) for cell in notebook["cells"]]
-        anchor = f"#{CLOSING}" if any("# Reported against ours" in cell for cell in cells) else ""
-        shown = [cell for cell in cells if "show_ledger(" in cell]
-        if f"notebooks/{chapter}" == LEDGER:
-            continue
-        for node in (node for cell in shown for node in ast.walk(ast.parse(cell))):
-            start = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
-            if not (isinstance(start, str) and start.endswith(".")):
-                continue
-            if any(identity.startswith(start) for identity in ids):
-                owners[start] = f"{chapter}.html{anchor}"  # the last chapter that shows it
-    return owners
 
 
 def table(head: list[str], rows: list[list]) -> nodes.table:
@@ -71,9 +51,9 @@ class LedgerSummary(SphinxDirective):
     def run(self):
         from momentdp import ledger
 
-        counts = ledger.load()["verdict"].value_counts()
-        rows = [[name, counts[name]] for name in ledger.VERDICTS if counts.get(name, 0)]
-        return [table(["verdict", "numbers"], rows + [["all", counts.sum()]])]
+        counts = ledger.counts()
+        rows = counts[counts["rows"] > 0].reset_index().astype(str).to_numpy().tolist()
+        return [table(["verdict", "numbers", "of these by construction"], rows)]
 
 
 class ExecutionStatus(SphinxDirective):
@@ -116,10 +96,43 @@ def _tool(source: Path):
     return module
 
 
-def _ledger_page(app, pagename, templatename, context, doctree):
+def _cell_anchors(app, doctree):
+    """The id of a code cell, which running it again does not change, is an anchor of its page."""
+    path = Path(app.env.doc2path(app.env.docname))
+    if path.suffix != ".ipynb":
+        return
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    for node in doctree.findall(nodes.container):
+        if node.get("nb_element") == "cell_code":
+            node["ids"].append(cells[node["cell_index"]]["id"])
+
+
+def linked_rows(body: str) -> tuple[str, set[str]]:
+    """A page with each id of the ledger, where it heads a row, linked to the cell that computes it;
+    and these ids."""
+    from momentdp import chapters, ledger
+
+    ids, linked = set(ledger.load()["id"]), set()
+
+    def link(found: re.Match) -> str:
+        if found[1] not in ids:
+            return found[0]
+        linked.add(found[1])
+        chapter, cell = chapters.cell_of(found[1]).split("#")
+        return f'<th><a href="{chapter}.html#{cell}">{found[1]}</a></th>'
+
+    return re.sub(r"<th>([\w.]+)</th>", link, body), linked
+
+
+def _ledger_rows(app, pagename, templatename, context, doctree):
+    from momentdp import ledger
+
+    if not pagename.startswith("notebooks/"):
+        return
+    context["body"], linked = linked_rows(context["body"])
     if pagename == LEDGER:
-        owners = json.dumps(row_owners(Path(app.srcdir)))
-        app.add_js_file(None, body=f"window.LEDGER_OWNERS = {owners};")
+        if missing := sorted(set(ledger.load()["id"]) - linked):
+            raise ExtensionError(f"{LEDGER}: no row for {', '.join(missing)}")
         app.add_js_file("ledger.js", loading_method="defer")
 
 
@@ -155,5 +168,6 @@ def setup(app):
     # Before napoleon, which writes emphasis of its own.
     app.connect("autodoc-process-docstring", _plain_bars, priority=400)
     app.connect("html-page-context", _list_roles)
-    app.connect("html-page-context", _ledger_page)
+    app.connect("doctree-read", _cell_anchors)
+    app.connect("html-page-context", _ledger_rows)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

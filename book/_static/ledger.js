@@ -1,8 +1,6 @@
-// The ledger page: filters over its tables, and a link from each row to the chapter that computes it.
+// The ledger page: filters over its tables.
 (() => {
   "use strict";
-  const owners = window.LEDGER_OWNERS || {};
-  const starts = Object.keys(owners).sort((a, b) => b.length - a.length);
   const tables = [...document.querySelectorAll("article table")].filter((table) =>
     ["reported", "ours", "verdict"].every((name) =>
       [...table.querySelectorAll("thead th")].some((head) => head.textContent.trim() === name)));
@@ -13,14 +11,6 @@
     for (const row of table.querySelectorAll("tbody tr")) {
       const cell = row.cells[verdict];
       if (!cell) continue;
-      const head = row.cells[0], id = head.textContent.trim();
-      const start = starts.find((s) => id.startsWith(s));
-      if (start) {
-        const link = document.createElement("a");
-        link.href = owners[start];
-        link.textContent = id;
-        head.replaceChildren(link);
-      }
       const section = row.closest("section");
       row.dataset.verdict = cell.textContent.trim();
       rows.push({ row, section, verdict: row.dataset.verdict });
@@ -68,7 +58,7 @@
       if (kept) { left += 1; open.add(section); }
     }
     for (const section of sections) section.classList.toggle("filtered", !open.has(section));
-    count.textContent = `${left} of ${rows.length} rows; each id leads to the chapter that computes it.`;
+    count.textContent = `${left} of ${rows.length} rows; each id leads to the cell that computes it.`;
   }
   filter();
 })();

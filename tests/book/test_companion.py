@@ -3,6 +3,7 @@
 import json
 import sys
 
+import nbformat
 import pytest
 
 from momentdp import chapters, ledger
@@ -17,14 +18,29 @@ def companion(root):
     sys.path.remove(str(root / "book" / "_ext"))
 
 
-def test_the_rows_of_the_ledger_belong_to_chapters_that_show_them(companion, root):
-    owners = companion.row_owners(root)
-    assert owners["identity."] == "02_noisecurve_identity.html#reported-against-ours"
-    assert owners["logistic."].startswith("06_logistic.html")
-    for start, page in owners.items():
-        text = chapters.find_chapter(page.partition(".html")[0]).read_text(encoding="utf-8")
-        assert start in text, start
-        assert ledger.load()["id"].str.startswith(start).any()
+def test_each_row_of_the_ledger_leads_to_a_cell_that_is_there():
+    ids, anchors = ledger.load()["id"], {}
+    for path in chapters.NOTEBOOKS.glob("*.ipynb"):
+        cells = nbformat.read(path, as_version=4).cells
+        anchors[path.stem] = {cell.id for cell in cells if cell.cell_type == "code"}
+        if any("# Reported against ours" in cell.source for cell in cells):
+            anchors[path.stem].add("reported-against-ours")
+    for identity in ids:
+        chapter, cell = chapters.cell_of(identity).split("#")
+        assert cell in anchors[chapter], identity
+    used = {chapters.cell_of(identity) for identity in ids}
+    assert used == set(chapters.CELLS.values())  # no cell is named for nothing
+    with pytest.raises(ValueError, match="id: got 'new.row'; name its cell"):
+        chapters.cell_of("new.row")
+
+
+def test_rows_are_linked_where_they_head_a_row_and_nowhere_else(companion):
+    body = "<th>grid.top1.static</th><th>where</th><td>grid.top1.static</td>"
+    linked, ids = companion.linked_rows(body)
+    href = chapters.cell_of("grid.top1.static").replace("#", ".html#")
+    expected = f'<th><a href="{href}">grid.top1.static</a></th>'
+    assert linked == expected + body.partition("</th>")[2]
+    assert ids == {"grid.top1.static"}
 
 
 def test_docstrings_keep_their_bars(companion):

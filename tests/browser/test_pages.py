@@ -83,7 +83,7 @@ def test_each_check_bites(tab, tmp_path):
     assert any(fault.startswith("asked for https://example.org") for fault in opened.faults)
 
 
-def test_the_ledger_is_filtered_and_each_row_leads_to_its_chapter(tab):
+def test_the_ledger_is_filtered_and_each_row_leads_to_its_cell(tab):
     page = tab().open("notebooks/90_ledger.html")
     rows = page.locator("tr[data-verdict]")
     shown = page.locator("tr[data-verdict]:not(.filtered)")
@@ -105,4 +105,6 @@ def test_the_ledger_is_filtered_and_each_row_leads_to_its_chapter(tab):
     assert shown.count() == rows.count()
     shown.first.locator("a").click()
     page.wait_for_load_state()
-    assert page.url.partition("#")[0].endswith("02_noisecurve_identity.html")
+    place = mdp.chapters.cell_of("identity.configs").replace("#", ".html#")
+    assert page.url.endswith(place)
+    assert page.locator(f"#{place.partition('#')[2]}").is_visible()
