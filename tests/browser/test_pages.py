@@ -2,7 +2,7 @@
 
 import pytest
 
-import momentdp as mdp
+from momentdp import chapters, ledger
 
 WIDTHS, MODES = (1280, 390), ("light", "dark")
 FORMULAS = """() => [...document.querySelectorAll('.math')].filter(
@@ -87,7 +87,7 @@ def test_the_ledger_is_filtered_and_each_row_leads_to_its_cell(tab):
     page = tab().open("notebooks/90_ledger.html")
     rows = page.locator("tr[data-verdict]")
     shown = page.locator("tr[data-verdict]:not(.filtered)")
-    assert rows.count() == len(mdp.ledger.load())
+    assert rows.count() == len(ledger.load())
     without = page.evaluate(
         "[...document.querySelectorAll('tr[data-verdict]')]"
         ".filter(row => !row.querySelector('a')).map(row => row.cells[0].textContent)"
@@ -105,6 +105,6 @@ def test_the_ledger_is_filtered_and_each_row_leads_to_its_cell(tab):
     assert shown.count() == rows.count()
     shown.first.locator("a").click()
     page.wait_for_load_state()
-    place = mdp.chapters.cell_of("identity.configs").replace("#", ".html#")
+    place = chapters.cell_of("identity.configs").replace("#", ".html#")
     assert page.url.endswith(place)
     assert page.locator(f"#{place.partition('#')[2]}").is_visible()
