@@ -213,6 +213,15 @@ def quote(*ids: str) -> None:
         glue(identity, rows[identity])
 
 
+def paper_table(start: str, rows, columns) -> pd.DataFrame:
+    """What the paper reports under the ids start.row.column."""
+    from momentdp import ledger
+
+    values = ledger.load().set_index("id")["reported"]
+    table = [[float(values[f"{start}.{row}.{column}"]) for column in columns] for row in rows]
+    return pd.DataFrame(table, list(rows), list(columns))
+
+
 def _place(name) -> int:
     """The book's order for mechanisms; anything else stays behind them, as it came."""
     return list(MECHANISMS).index(name) if name in MECHANISMS else len(MECHANISMS)

@@ -137,6 +137,12 @@ def test_glue_records_a_rounded_string(monkeypatch):
     assert record == [(("worst", "4.2×10⁻¹⁵"), {"display": False})]
 
 
+def test_the_papers_tables():
+    """Two numbers of Table 3, typed."""
+    found = figures.paper_table("grid", ["pairwise", "kendall"], ["static"])
+    assert found["static"].to_dict() == {"pairwise": 58.0, "kendall": 0.143}
+
+
 def test_importing_and_drawing_change_nothing_global(table):
     code = (
         "import matplotlib; before = dict(matplotlib.rcParams); import sys\n"

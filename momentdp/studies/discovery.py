@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import xarray as xr
 from jaxtyping import Float
 
@@ -160,12 +161,17 @@ def reversals(damage: xr.DataArray, names) -> xr.Dataset:
     return xr.Dataset(found).assign_coords(pair=pairs)
 
 
+def strength(reversals: xr.Dataset) -> xr.DataArray:
+    """The smaller one of the two margins of a reversal."""
+    return np.minimum(reversals.native, reversals.margin)
+
+
 def causes(reversals: xr.Dataset, threshold: float) -> dict[str, float]:
     """What is enough for a reversal of arm (a) whose two margins exceed a threshold, in shares:
     state (the pair reverses in arm (b) too), the longer step (in arm (c)), either one of them, or
     only both together. Left out are conditions whose step arm (c) cannot take."""
     taken = reversals.el / (1 - reversals.momentum) <= STABLE_EL
-    strong = (np.minimum(reversals.native, reversals.margin) > threshold).sel(arm="a") & taken
+    strong = (strength(reversals) > threshold).sel(arm="a") & taken
     state, step = (strong & (reversals.margin.sel(arm=arm) > 0) for arm in ("b", "c"))
     found = {
         "state alone": state & ~step,
@@ -183,6 +189,49 @@ def staying(damage: xr.DataArray, names) -> xr.DataArray:
     home = pool.sel(momentum=0.0, drop=True).idxmin("mechanism")
     moved = pool.sel(momentum=pool.momentum > 0)
     return moved.sel(mechanism=home).drop_vars("mechanism") / moved.min("mechanism") - 1
+
+
+def staying_costs(damage: xr.DataArray, pools: dict, threshold: float) -> pd.DataFrame:
+    """What :func:`staying` costs, a row a pool and arm, in percent: share of the conditions where it
+    is more than a threshold, mean and median."""
+    rows = {}
+    for (pool, members), arm in itertools.product(pools.items(), damage.arm.to_numpy()):
+        cost = 100 * staying(damage.sel(arm=arm), members)
+        rows[pool, f"arm ({arm})"] = {
+            "costly (%)": 100 * (cost > 100 * threshold).mean().item(),
+            "mean (%)": cost.mean().item(),
+            "median (%)": cost.median().item(),
+        }
+    return pd.DataFrame(rows).T
+
+
+def exchanges(damage: xr.DataArray, names, threshold: float) -> pd.DataFrame:
+    """Pairs, those that reverse most often first: in how many conditions of one arm they do so by
+    more than a threshold, and the largest margin."""
+    margin = strength(reversals(damage, names))
+    over = [axis for axis in margin.dims if axis != "pair"]
+    often = (margin > threshold).sum(over).to_series().sort_values(ascending=False)
+    largest = margin.max(over).to_series()[often.index]
+    return pd.DataFrame({"conditions": often, "largest margin": largest})
+
+
+def explained_by_lag(
+    grid: xr.Dataset, names, threshold: float
+) -> tuple[pd.DataFrame, float, float]:
+    """Reversals of arm (b) by more than a threshold against the model of :func:`lagged`.
+
+    Returns:
+        Step sizes as columns: how many there are, and how many of them the model has (%); that
+        share over all; and the share of the model's own, by that threshold, which are real.
+    """
+    real = strength(reversals(grid.damage.sel(arm="b"), names)) > threshold
+    model = reversals(grid.lagged, names)
+    said, strict = real & (model.margin > 0), strength(model) > threshold
+    over = [axis for axis in real.dims if axis != "el"]
+    share = 100 * said.sum(over) / real.sum(over)
+    table = {"reversals": real.sum(over).to_series(), "predicted (%)": share.to_series()}
+    whole = [(said.sum() / real.sum()).item(), ((strict & real).sum() / strict.sum()).item()]
+    return pd.DataFrame(table).T, *whole
 
 
 def load(path: Path = GRID) -> xr.Dataset:

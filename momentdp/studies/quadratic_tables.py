@@ -1,9 +1,14 @@
-"""Appendix E.2 to E.4 as read here, and the ledger's rows of the controlled grid."""
+"""Tables of the chapter on crossovers: where damage comes from, Appendix E.2 to E.4 as read here, and
+the ledger's rows of the controlled grid."""
+
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from momentdp.dynamics import schedules
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.dynamics.transfer import transfer
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.privacy import noise_multiplier
 from momentdp.studies.controlled_grid import (
@@ -16,7 +21,7 @@ from momentdp.studies.controlled_grid import (
     grid_scores,
     ten,
 )
-from momentdp.studies.crossovers import batched_damages
+from momentdp.studies.crossovers import batched_damages, condition
 
 UNEXPLAINED = 2.0  # E.2's numbers over sigma^2 D_dyn: as if the 1/2 of eq. 3 were not there
 # What "perturbed by a share p" may mean: factors on the eigenvalues, from p and a random source.
@@ -26,6 +31,36 @@ PERTURBATIONS = {
     "each by itself, uniform": lambda p, rng: rng.uniform(1 - p, 1 + p, 16),
     "each by itself, normal": lambda p, rng: np.maximum(1 + p * rng.standard_normal(16), 0.0),
 }
+
+
+def held_step_transfers(spectrum, schedule: str, momenta, el: float) -> dict:
+    """Transfers (modes, steps), flattest mode first, by momentum in arm (b)."""
+    found = {}
+    for momentum in momenta:
+        _, peak = condition("b", momentum, el)
+        rates = schedules.FAMILIES[schedule](STEPS, peak)
+        found[f"momentum {momentum:g}"] = transfer(Momentum(momentum), spectrum, rates)
+    return found
+
+
+def damage_by_draw(mechanisms: dict, spectrum, transfers: dict) -> pd.DataFrame:
+    """Damage of each mechanism under each transfer (rows), all of it and by the draw of white noise
+    that it comes from, counted from the end."""
+    rows, weights = {}, np.sqrt(spectrum.eigenvalues)[:, None]
+    for (case, g), (name, m) in product(transfers.items(), mechanisms.items()):
+        draws = 0.5 * np.square(weights * g @ m.noising_matrix).sum(axis=0)[::-1]
+        parts = np.split(draws, [1, 8, 32])
+        rows[case, name] = [draws.sum(), *(part.sum() for part in parts)]
+    return pd.DataFrame(rows, ["damage", "last draw", "2 to 8", "9 to 32", "earlier"]).T
+
+
+def power(columns: dict) -> pd.DataFrame:
+    """Power by frequency (rows) of each entry: of a signal, or the mean over a matrix's columns."""
+    found = {
+        name: (np.abs(np.fft.rfft(np.c_[part], axis=0)) ** 2).mean(axis=1)
+        for name, part in columns.items()
+    }
+    return pd.DataFrame(found, np.fft.rfftfreq(STEPS))
 
 
 def pairs_with(tables: dict[str, pd.DataFrame], name: str) -> pd.Series:

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import momentdp as mdp
 from momentdp import ledger
 from momentdp import scores as public
 from momentdp.dynamics.optimizers import Momentum
@@ -178,3 +179,17 @@ def test_the_panel_says_what_other_code_found():
     assert default["nsr / dense, 0"] < 1 < default["nsr / dense, 0.9"]
     assert stored.loc["arm", :].loc["b", "nsr / dense, 0.9"] < 1
     assert stored.loc["pool", :].loc["without iid", "static"] < 55
+
+
+def test_draws_add_up_to_the_damage_and_power_to_the_energy():
+    spectrum = mdp.spectra.log_spaced(16, 10.0)
+    pool = mdp.catalogue(128, pool=["iid", "bisr"])
+    transfers = quadratic_tables.held_step_transfers(spectrum, "cosine", (0.0, 0.9), 0.4)
+    table = quadratic_tables.damage_by_draw(pool, spectrum, transfers)
+    rates = mdp.schedules.cosine(128, 0.4 * (1 - 0.9))  # arm (b)
+    damage = mdp.damage(pool["bisr"], mdp.Momentum(0.9), spectrum, rates)
+    assert table.loc[("momentum 0.9", "bisr"), "damage"] == pytest.approx(damage)
+    np.testing.assert_allclose(table.drop(columns="damage").sum(axis=1), table["damage"])
+    # Parseval; all frequencies but the first and the last stand for two
+    found = quadratic_tables.power({"one": [1.0] + [0.0] * 127, "eye": np.eye(128)})
+    np.testing.assert_allclose(found, 1.0)

@@ -94,6 +94,17 @@ def test_staying_by_hand():
     np.testing.assert_allclose(cost, [0.0, 0.5])
 
 
+def test_costs_and_exchanges_by_hand():
+    """x is left at 0.9, where it costs half as much again; the pair reverses there only."""
+    damage = tiny([[1.0, 1.2], [1.0, 1.5], [3.0, 2.0]])
+    arms = damage.expand_dims(arm=["a"])
+    costs = discovery.staying_costs(arms, {"both": ("x", "y")}, 0.2)
+    np.testing.assert_allclose(costs.loc[("both", "arm (a)")], [50, 25, 25])
+    found = discovery.exchanges(damage, ("y", "x"), 0.1)
+    assert found.loc["y, x", "conditions"] == 1
+    assert found.loc["y, x", "largest margin"] == pytest.approx(0.2)  # that of momentum zero
+
+
 def test_causes_by_hand():
     """Three pairs reverse in arm (a): one also in (b), one also in (c), one in neither; a step of
     0.4 / (1 - 0.9) is too long for arm (c), and not counted."""
@@ -140,11 +151,11 @@ def test_most_reversals_of_state_are_the_buffers_lag(part, stored):
     np.testing.assert_allclose(there, live, rtol=1e-6)
     names = registry.COMPETITORS
     true = discovery.reversals(stored.sel(arm="b"), names)
-    model = discovery.reversals(whole.lagged, names)
-    reversed_ = (true.margin > 0.1) & (true.native > 0.1)
-    assert ((model.margin > 0) & reversed_).sum() / reversed_.sum() == pytest.approx(
-        0.947, abs=2e-3
-    )
+    table, share, precise = discovery.explained_by_lag(whole, names, 0.1)
+    assert share == pytest.approx(0.947, abs=2e-3) and precise == pytest.approx(0.90, abs=0.01)
+    count = int(((true.margin > 0.1) & (true.native > 0.1)).sum())
+    assert table.loc["reversals"].sum() == count
+    assert table.prod().sum() == pytest.approx(100 * share * count)
     assert ((true.margin > 0.1) & (true.native > 0.1)).sel(schedule="cosine").sum() < 100
 
 
