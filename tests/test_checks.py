@@ -42,3 +42,18 @@ def test_finite_array_copies_to_float64():
     found = _checks.finite_array("weights", given, 1)
     found[0] = 2.0
     assert found.dtype == np.float64 and given[0] == 1.0
+
+
+def test_symmetric_names_what_is_wrong():
+    for value, problem in (
+        (np.ones((2, 3)), r"shape \(2, 3\); pass a square matrix of size n"),
+        ([[1.0, 2.0], [2.5, 1.0]], r"asymmetric by 0\.5; pass \(M \+ M\.T\) / 2"),
+    ):
+        with pytest.raises(ValueError, match=rf"^hessian: got {problem}"):
+            _checks.symmetric("hessian", value)
+    with pytest.raises(ValueError, match="pass a square matrix of size 3"):
+        _checks.symmetric("hessian", np.eye(2), 3)
+    nearly = [[1.0, 2.0], [2.0 + 1e-12, 1.0]]
+    np.testing.assert_array_equal(_checks.symmetric("hessian", nearly, 2), nearly)
+    with pytest.raises(ValueError, match="asymmetric"):
+        _checks.symmetric("hessian", [[1.0, 2.0], [2.0 + 1e-8, 1.0]])

@@ -124,9 +124,8 @@ def test_calibration_against_the_dense_hessian(digits):
     pixels, labels = digits[0][:10, ::4, ::4], digits[1][:10]  # 8 x 8, as shipped
     small = Network((2, 3))
     start = small.init(jax.random.key(3))
-    dense = np.asarray(
-        jax.hessian(lambda p: small.losses(p, pixels, labels).mean())(start), np.float64
-    )
+    hessian = jax.jit(jax.hessian(lambda p: small.losses(p, pixels, labels).mean()))
+    dense = np.asarray(hessian(start), np.float64)
     known = cnn.calibrate(
         small, start, pixels, labels, clip_examples=6, num_eigenvalues=12, num_probes=40
     )
