@@ -4,11 +4,10 @@ import numpy as np
 
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.privacy import noise_multiplier
-from momentdp.studies.cnn_study import CONDITIONS, StudySettings, run_study
-from momentdp.studies.cnn_tables import NO_NOISE, best_and_worst, paired_tests
+from momentdp.studies.cnn_study import StudySettings, run_study
+from momentdp.studies.cnn_tables import CONDITIONS, NO_NOISE, POOL, best_and_worst, paired_tests
 from momentdp.studies.images import digits_images, load_cifar10
 
-POOL = ("iid", "bandmf_mean", "toeplitz_mean", "dense", "lr_aware_sqrt")  # G.3
 DIGITS = {"calibration": 100, "validation": 200, "test": 400}  # there are 1,797 in all
 
 

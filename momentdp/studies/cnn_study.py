@@ -15,17 +15,10 @@ from momentdp.dynamics import schedules
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.transfer import stability_limit
 from momentdp.studies.cnn import calibrate, correlated_noise, evaluate, source_key, train
-from momentdp.studies.cnn_tables import load_records
+from momentdp.studies.cnn_tables import CONDITIONS, load_records
 from momentdp.studies.images import ImageSet, shard_examples, split_examples
 from momentdp.studies.network import CHANNELS, Network
 from momentdp.studies.records import complete
-
-CONDITIONS = {  # momentum, schedule
-    "sgd_constant": (0.0, "constant"),
-    "momentum_constant": (0.9, "constant"),
-    "momentum_cosine": (0.9, "cosine"),
-    "momentum_warmup_cosine": (0.9, "warmup_cosine"),
-}
 
 
 @dataclass(frozen=True)
@@ -37,6 +30,7 @@ class StudySettings:
     given, `rate_scale` / lambda_max at each seed's initialisation. A run's seed decides
     initialisation, order and noise; `data_seed` the splits of all runs. The last checkpoint looks
     at every validation and test example, the earlier ones at the first `early_examples` of each.
+    Clip norm and curvature come from the first so many of the `calibration` examples.
     """
 
     steps: int = 100
@@ -50,6 +44,7 @@ class StudySettings:
     validation: int = 3_000
     test: int = 5_000
     clip_examples: int = 200
+    curvature_examples: int = 500
     num_eigenvalues: int = 30
     num_probes: int = 10
     channels: tuple[int, ...] = CHANNELS
@@ -127,7 +122,7 @@ def calibration_run(shared: tuple[StudySettings, ImageSet], seed: int) -> dict:
     """Clip norm and curvature at the initialisation of `seed`, on the calibration part only."""
     settings, images = shared
     network = Network.for_device(settings.channels)
-    public = settings.split(images)["calibration"]
+    public = settings.split(images)["calibration"][: settings.curvature_examples]
     known = calibrate(
         network,
         network.init(source_key("initialisation", seed)),
@@ -146,14 +141,14 @@ def calibration_run(shared: tuple[StudySettings, ImageSet], seed: int) -> dict:
     }
 
 
-def training_run(
+def prepared(
     shared: tuple[StudySettings, ImageSet],
     seed: int,
     condition: str,
     noising_matrix: np.ndarray,
     calibration: dict,
 ) -> dict:
-    """One run: outcomes at the checkpoints, clipping and losses at every step."""
+    """The arguments of `cnn.train` for one run; an unstable rate is refused."""
     settings, images = shared
     momentum, schedule = CONDITIONS[condition]
     largest, clip_norm = calibration["lambda_max"], calibration["clip_norm"]
@@ -167,37 +162,47 @@ def training_run(
         )
     network = Network.for_device(settings.channels)
     parameters = network.init(source_key("initialisation", seed))
-    split = settings.split(images)
+    sizes = {"steps": settings.steps, "batch_size": settings.batch_size}
     stddev = settings.noise_multiplier * clip_norm / settings.batch_size
+    return {
+        "network": network,
+        "parameters": parameters,
+        "images": images,
+        "shards": shard_examples(settings.split(images)["train"], **sizes, order_seed=seed),
+        "noise": correlated_noise(noising_matrix, len(parameters), stddev=stddev, noise_seed=seed),
+        "learning_rates": schedules.FAMILIES[schedule](settings.steps, peak),
+        "momentum": momentum,
+        "clip_norm": clip_norm,
+    }
+
+
+def training_run(
+    shared: tuple[StudySettings, ImageSet],
+    seed: int,
+    condition: str,
+    noising_matrix: np.ndarray,
+    calibration: dict,
+) -> dict:
+    """One run: outcomes at the checkpoints, clipping and losses at every step."""
+    settings, images = shared
+    arguments = prepared(shared, seed, condition, noising_matrix, calibration)
+    split = settings.split(images)
 
     def visit(step, parameters):
         measured = {"step": step}
         for part in ("validation", "test"):
             last = step == settings.checkpoints[-1]
             chosen = split[part] if last else split[part][: settings.early_examples]
-            pixels, labels = images.pixels[chosen], images.labels[chosen]
-            accuracy, loss = evaluate(network, parameters, pixels, labels.astype(np.int32))
+            pixels, labels = images.pixels[chosen], images.labels[chosen].astype(np.int32)
+            accuracy, loss = evaluate(arguments["network"], parameters, pixels, labels)
             measured |= {f"{part}_accuracy": float(accuracy), f"{part}_loss": float(loss)}
         return measured
 
-    run = train(
-        network,
-        parameters,
-        images,
-        shard_examples(
-            split["train"], steps=settings.steps, batch_size=settings.batch_size, order_seed=seed
-        ),
-        correlated_noise(noising_matrix, len(parameters), stddev=stddev, noise_seed=seed),
-        learning_rates=schedules.FAMILIES[schedule](settings.steps, peak),
-        momentum=momentum,
-        clip_norm=clip_norm,
-        checkpoints=settings.checkpoints,
-        visit=visit,
-    )
+    run = train(**arguments, checkpoints=settings.checkpoints, visit=visit)
     return {
-        "clip_norm": clip_norm,
-        "lambda_max": largest,
-        "learning_rate": peak,
+        "clip_norm": arguments["clip_norm"],
+        "lambda_max": calibration["lambda_max"],
+        "learning_rate": float(arguments["learning_rates"].max()),
         "checkpoints": run.visited,
         "clipped": run.clipped.tolist(),
         "losses": run.losses.tolist(),

@@ -1,4 +1,4 @@
-"""What the records of the CNN study say: Table 4 and paired tests."""
+"""What the records of the CNN study say: Table 4, paired tests, what noise costs, and power."""
 
 from pathlib import Path
 
@@ -6,22 +6,50 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from momentdp.damage import damage
+from momentdp.dynamics import schedules
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.dynamics.spectra import Spectrum
+from momentdp.mechanisms.catalogue import catalogue
 from momentdp.studies.records import read_record
 
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "cnn"
+POOL = {  # G.3, and the paper's names
+    "iid": "IID",
+    "bandmf_mean": "BandMF",
+    "toeplitz_mean": "Toeplitz",
+    "dense": "Dense",
+    "lr_aware_sqrt": "LR-aware",
+}
+CONDITIONS = {  # momentum, schedule
+    "sgd_constant": (0.0, "constant"),
+    "momentum_constant": (0.9, "constant"),
+    "momentum_cosine": (0.9, "cosine"),
+    "momentum_warmup_cosine": (0.9, "warmup_cosine"),
+}
 NO_NOISE = "no_noise"  # the arm that clips but adds nothing: what does privacy noise cost at all?
 OUTCOMES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss")
 
 
-def load_records(out: str | Path) -> pd.DataFrame:
-    """One row a run: condition, mechanism, seed, outcomes at the last checkpoint, clipping."""
+def load_records(out: str | Path = RESULTS, *, whole: bool = False) -> pd.DataFrame:
+    """One row a run: condition, mechanism, seed, outcomes at the last checkpoint, clipping.
+
+    `whole` leaves out the seeds that do not have all runs yet.
+    """
     rows = []
     for path in sorted(Path(out).glob("*.*.*.json")):
         record = read_record(path)
         last = record["checkpoints"][-1]
         row = {key: record[key] for key in ("condition", "mechanism", "seed")}
         row |= {key: last[key] for key in OUTCOMES} | {"clipped": np.mean(record["clipped"])}
-        rows.append(row | {key: record[key] for key in ("lambda_max", "clip_norm", "seconds")})
-    return pd.DataFrame(rows)
+        row |= {"loss_at_start": record["losses"][0]}
+        names = ("lambda_max", "clip_norm", "learning_rate", "seconds")
+        rows.append(row | {key: record[key] for key in names})
+    table = pd.DataFrame(rows)
+    if whole and len(table):
+        runs = table.groupby("seed")["loss_at_start"].transform("size")
+        table = table[runs == table["condition"].nunique() * table["mechanism"].nunique()]
+    return table
 
 
 def best_and_worst(records: pd.DataFrame, outcome: str = "test_accuracy") -> pd.DataFrame:
@@ -66,3 +94,86 @@ def paired_tests(records: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFr
     remaining = len(table) - np.arange(len(table))
     table["p_holm"] = np.minimum(np.maximum.accumulate(table["p"] * remaining), 1.0)
     return table
+
+
+def cost_of_noise(records: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
+    """Outcome without noise and with it (mean over the mechanisms), paired over seeds."""
+    wide = records.pivot(index=["condition", "seed"], columns="mechanism", values=outcome)
+    quiet, noisy = wide[NO_NOISE], wide.drop(columns=NO_NOISE).mean(axis=1)
+    table = pd.DataFrame({"without noise": quiet, "with noise": noisy, "difference": noisy - quiet})
+    by_condition = table.groupby("condition", sort=False)
+    errors = by_condition["difference"].sem()
+    return by_condition.mean().assign(**{"standard error": errors})
+
+
+def predicted_damage(folder: Path = RESULTS) -> pd.DataFrame:
+    """MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
+
+    From the curvature at initialisation; the mean over the seeds that were calibrated.
+    """
+    found = []
+    for path in sorted(Path(folder).glob("calibration.*.json")):
+        known = read_record(path)
+        pool = catalogue(known["steps"], pool=list(POOL))
+        spectrum = Spectrum(known["eigenvalues"], known["multiplicities"])
+        scale = known["noise_multiplier"] * known["clip_norm"] / known["batch_size"]
+        table = {}
+        for condition, (momentum, schedule) in CONDITIONS.items():
+            rates = schedules.FAMILIES[schedule](known["steps"], known["learning_rate"])
+            home = Momentum(momentum), spectrum, rates
+            table[condition] = {
+                n: damage(m, *home, noise_multiplier=scale) for n, m in pool.items()
+            }
+        found.append(pd.DataFrame(table))
+    return sum(found) / len(found)
+
+
+def power(
+    records: pd.DataFrame, outcome: str, spread: pd.Series, power: float = 0.8
+) -> pd.DataFrame:
+    """Paired seeds that would resolve a `spread` (by condition) at 5% with this power.
+
+    The noise of a seed is the standard deviation of a paired difference, pooled over all pairs
+    of mechanisms. Normal approximation, and two seeds for the estimated variance.
+    """
+    wide = records[records.mechanism != NO_NOISE].pivot(
+        index=["condition", "seed"], columns="mechanism", values=outcome
+    )
+    # The variance of a difference, averaged over pairs, is twice the mean variance around the
+    # mechanisms' common mean of the seed.
+    centred = wide.sub(wide.mean(axis=1), axis=0)
+    variance = centred.groupby("condition", sort=False).var(ddof=1).mean(axis=1)
+    count = wide.shape[1]
+    deviation = np.sqrt(2 * variance * count / (count - 1))
+    quantiles = stats.norm.ppf(0.975) + stats.norm.ppf(power)
+    seeds = np.ceil((quantiles * deviation / spread.reindex(deviation.index)) ** 2) + 2
+    return pd.DataFrame({"spread": spread, "noise of a seed": deviation, "seeds": seeds})
+
+
+def ledger_rows() -> dict[str, float | str]:
+    """Table 4 from the committed records; nothing while no seed is whole."""
+    records = load_records(whole=True)
+    if records.empty:
+        return {}
+    rows, points = {}, 100.0
+    for condition, row in best_and_worst(records).iterrows():
+        means = records[records.condition == condition].groupby("mechanism")["test_accuracy"].mean()
+        for place in ("best", "worst"):
+            printed = (points * means).round(1)
+            tied = [POOL[n] for n in POOL if printed[n] == printed[row[place]]]
+            rows[f"cnn.{condition}.{place}"] = "-".join(tied)
+            rows[f"cnn.{condition}.{place}_accuracy"] = points * row[f"{place}_mean"]
+        rows[f"cnn.{condition}.spread"] = points * row["spread"]
+        rows[f"cnn.{condition}.combined_se"] = points * row["combined_se"]
+    spreads = [value for name, value in rows.items() if name.endswith("spread")]
+    largest = records.groupby("seed")["lambda_max"].first().iloc[0]
+    tests = paired_tests(records[records.mechanism != NO_NOISE], "test_accuracy")
+    tests = tests[tests["p_holm"] < 0.05].assign(sign=lambda table: np.sign(table["difference"]))
+    signs = tests.groupby(["first", "second"])["sign"].nunique()
+    return rows | {
+        "cnn.spread_low": min(spreads),
+        "cnn.spread_high": max(spreads),
+        "cnn.verdict": "some" if (signs > 1).any() else "none",
+        "cnn.eta0": 0.3 / largest,
+        "cnn.rejected_eta_lmax": 0.05 * largest,
+    }

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import os
@@ -13,8 +14,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from momentdp.studies import cnn_study, cnn_tables, records
-from momentdp.studies.images import digits_images
+from momentdp.mechanisms.catalogue import catalogue
+from momentdp.studies import cnn, cnn_study, cnn_tables, records
+from momentdp.studies.cnn_study import StudySettings
+from momentdp.studies.images import digits_images, load_cifar10
+
+CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +154,57 @@ def test_table_and_paired_tests_against_scipy():
     # Holm by its definition: the k-th smallest of m times (m - k), made monotone.
     holm = np.minimum(np.maximum.accumulate(np.sort(tests.p) * np.arange(6, 0, -1)), 1)
     np.testing.assert_allclose(np.sort(tests.p_holm), holm)
+
+
+def test_cost_of_noise_and_power_by_hand():
+    frame = _made_up()
+    one = frame[frame.condition == "one"].pivot(
+        index="seed", columns="mechanism", values="test_loss"
+    )
+    gap = (one.x + one.y) / 2 - one.no_noise
+    cost = cnn_tables.cost_of_noise(frame).loc["one"]
+    assert cost["difference"] == pytest.approx(gap.mean())
+    assert cost["standard error"] == pytest.approx(stats.sem(gap))
+    spread = pd.Series({"one": 0.004, "two": 0.02})
+    found = cnn_tables.power(frame, "test_loss", spread)
+    assert found.loc["one", "noise of a seed"] == pytest.approx((one.x - one.y).std())
+    # The power of a two-sided z test with so many pairs, less the two: above 80%, with one less below.
+    pairs = found.loc["one", "seeds"] - 2
+    for count, enough in ((pairs, True), (pairs - 1, False)):
+        shift = 0.004 / (found.loc["one", "noise of a seed"] / np.sqrt(count))
+        assert (stats.norm.sf(stats.norm.ppf(0.975) - shift) >= 0.8) == enough
+
+
+def test_only_whole_seeds_enter_table_4(finished, tmp_path):
+    for file in finished[0].glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for mechanism in ("iid", "anti"):  # the second seed lacks the run without noise
+        identity = {"condition": "momentum_cosine", "mechanism": mechanism, "seed": 1}
+        known = json.loads((tmp_path / f"momentum_cosine.{mechanism}.0.json").read_text())
+        records.write_record(
+            tmp_path / f"momentum_cosine.{mechanism}.1.json", identity, known["result"]
+        )
+    assert len(cnn_tables.load_records(tmp_path)) == 5
+    assert set(cnn_tables.load_records(tmp_path, whole=True)["seed"]) == {0}
+
+
+@pytest.mark.skipif(not CIFAR.exists(), reason="needs the shared copy of CIFAR-10")
+def test_ten_steps_of_a_committed_record_come_back():
+    path = cnn_tables.RESULTS / "momentum_constant.dense.0.json"
+    record, start = records.read_record(path), cnn_tables.RESULTS / "calibration.0.json"
+    fields = {field.name: record[field.name] for field in dataclasses.fields(StudySettings)}
+    images = load_cifar10(CIFAR)
+    assert images.sha256 == record["data_sha256"]
+    noising = catalogue(record["steps"], pool=["dense"])["dense"].noising_matrix
+    arguments = cnn_study.prepared(
+        (StudySettings(**fields), images), 0, "momentum_constant", noising,
+        records.read_record(start),
+    )  # fmt: skip
+    for name in ("shards", "noise", "learning_rates"):
+        arguments[name] = arguments[name][:10]
+    again = cnn.train(**arguments)
+    np.testing.assert_allclose(again.losses, record["losses"][:10], rtol=1e-4)
+    np.testing.assert_allclose(again.clipped, record["clipped"][:10], atol=2 / 400)
 
 
 def test_command_explains_itself_and_refuses_missing_data(tmp_path, capsys):
