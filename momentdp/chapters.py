@@ -35,8 +35,8 @@ CELLS = {
     "logistic.": "06_logistic#cell-12",
     "logistic.hessian_weight": "06_logistic#cell-06",
     "logistic.winners": "06_logistic#cell-26",
-    "logistic.kendall": "06_logistic#cell-36",
-    "logistic.curvature": "06_logistic#cell-36",
+    "logistic.kendall": "06_logistic#cell-37a",
+    "logistic.curvature": "06_logistic#cell-37a",
     **dict.fromkeys(
         [f"logistic.{name}" for name in ("pairwise", "regret", "top1", "resolved")],
         "06_logistic#cell-42",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from momentdp.evaluation import ranking
-from momentdp.studies.logistic import NINE_CONDITIONS, RIVALS
+from momentdp.studies.logistic import NINE_CONDITIONS, PAPER, RIVALS
 
 OWN = "noisecurve_adam"  # the paper's procedure, which its numbers belong to
 # F.6 does not say which: pairs told apart seed by seed or by two separate errors, iid in or out.
@@ -52,6 +52,40 @@ def agreement(
         if cell in seen
     }
     return pd.DataFrame(found).T.rename_axis(predicted.index.names[:-1])
+
+
+def agreement_steps(runs: pd.Series, mirrored: pd.Series, predicted: pd.DataFrame, noisecurve=OWN):
+    """Mean Kendall's tau over L0 to L3 and the data sets of each predictor (rows), with the order of
+    the 30 seeds and with that of the mirrored runs; with standard errors over the data sets, of tau
+    and of what it gains over H_cal's. Then the lowest mean over one data set, and in how many cells
+    it is below that of H_cal."""
+    paper = predicted[predicted.index.get_level_values("condition").isin(PAPER)]
+    columns = {}
+    for name, mean in {"30 seeds": runs, "mirrored": mirrored}.items():
+        every = agreement(mean, paper, noisecurve)
+        found = every.groupby("data_seed").mean()
+        gain = found.sub(found["calibration"], axis=0)
+        columns |= {
+            name: found.mean(),
+            f"se, {name}": found.sem(),
+            f"se of gain, {name}": gain.sem(),
+        }
+    columns["lowest data set"] = found.min()
+    columns["cells below H_cal"] = every.lt(every["calibration"] - 1e-9, axis=0).sum()
+    return pd.DataFrame(columns).rename_axis("predictor")
+
+
+def curvature_table(predicted: pd.DataFrame, noisecurve: str = OWN) -> pd.DataFrame:
+    """H_cal against H_full (F.4), a row a data set: in how many of L0 to L3 the best of the nine stays
+    the best, and in how many all nine keep their places."""
+    rows = {}
+    for cell, seen in cells(predicted, list(PAPER)).items():
+        order = seen.loc[[noisecurve, *RIVALS], ["calibration", "full"]].rank()
+        same = order["calibration"] == order["full"]
+        best = order["calibration"] == 1
+        rows[cell] = {"top1_unchanged": same[best].all(), "ranking_unchanged": same.all()}
+    found = pd.DataFrame(rows).T.rename_axis(["data_seed", "condition"])
+    return found.groupby("data_seed").sum().astype(int)
 
 
 def broad_ranking(

@@ -20,6 +20,7 @@ from momentdp.studies.logistic_ranking import (
     agreement,
     broad_ranking,
     cells,
+    curvature_table,
     frozen_table,
 )
 from momentdp.studies.logistic_task import make_task
@@ -127,6 +128,21 @@ def training_table(runs: pd.DataFrame, untrained: pd.Series, conditions: Sequenc
     return pd.DataFrame({**columns, "data sets in which training is better": better})
 
 
+def live_agreement(
+    task, mechanisms: dict, cases: dict, noise_seeds, noisecurve, rivals, **accounting
+):
+    """:func:`agreement` with the order of mirrored runs that are made now, by condition."""
+    runs = [
+        logistic.study(task, mechanisms, cases, noise_seeds, mirrored=sign, **accounting)
+        for sign in (False, True)
+    ]
+    predicted = {
+        c: analysis.predict(task, mechanisms, case, **accounting) for c, case in cases.items()
+    }
+    predicted = pd.concat(predicted, names=["condition", "mechanism"])
+    return agreement((runs[0] + runs[1]).mean(axis=1) / 2, predicted, noisecurve, rivals)
+
+
 def regularisation_curve(mean: pd.Series, conditions: Sequence[str]) -> pd.DataFrame:
     """Mean rank over the data sets of NoiseCurve with each eps (rows) by condition (columns)."""
     names = [f"eps={eps:g}" for eps in logistic.EPSILONS]
@@ -183,18 +199,6 @@ def sources_table(
     return table.loc[list(conditions)]
 
 
-def agreement_steps(runs: pd.Series, mirrored: pd.Series, predicted: pd.DataFrame, noisecurve=OWN):
-    """Mean Kendall's tau over L0 to L3 and the data sets of each predictor (rows): with the order of
-    the 30 seeds, with that of the mirrored runs, its lowest mean over one data set, and in how many
-    cells it is below that of H_cal."""
-    paper = predicted[predicted.index.get_level_values("condition").isin(PAPER)]
-    plain, exact = (agreement(mean, paper, noisecurve) for mean in (runs, mirrored))
-    columns = {"30 seeds": plain.mean(), "mirrored": exact.mean()}
-    columns["lowest data set"] = exact.groupby("data_seed").mean().min()
-    columns["cells below H_cal"] = exact.lt(exact["calibration"] - 1e-9, axis=0).sum()
-    return pd.DataFrame(columns).rename_axis("predictor")
-
-
 def winners(mean: pd.Series) -> pd.Series:
     """The best of the nine in each cell, named as in Fig. 1c."""
     best = mean.unstack("mechanism")[[OWN, *RIVALS]].idxmin(axis=1)
@@ -224,13 +228,6 @@ def ledger_rows(data_seed: int = 0) -> dict[str, object]:
     worst = rows["logistic.rank.L1"]
     rows["logistic.noisecurve_worst.L1"] = f"Rank {worst}" + " (worst)" * (worst == 1 + len(RIVALS))
     rows["logistic.winners"] = "; ".join(sorted(set(winners(mean))))
-    spectra = [np.linalg.eigvalsh(h) for h in (task.calibration_hessian(), task.hessian())]
-    rows["logistic.curvature.max_eig_discrepancy"] = 100 * np.abs(spectra[0] / spectra[1] - 1).max()
-    order = predicted.groupby("condition").rank()
-    moved = (order["calibration"] != order["full"]).groupby("condition")
-    first = (order["calibration"] == 1) & (order["full"] == 1)
-    rows["logistic.curvature.top1_unchanged"] = int(first.groupby("condition").any().sum())
-    rows["logistic.curvature.ranking_unchanged"] = int((~moved.any()).sum())
     rows["logistic.hessian_weight"] = float(
         np.mean(task.hessian() / (task.features.T @ task.features / len(task.labels)))
     )
@@ -238,6 +235,10 @@ def ledger_rows(data_seed: int = 0) -> dict[str, object]:
     rows["logistic.frozen_resolved"] = int(cases["resolved at the momentum"].sum())
     rows["logistic.frozen_predicted"] = int(cases["predicted, H_cal"].sum())
     outcomes, seen = logistic_study.outcomes(), logistic_study.predicted()
+    for name, value in curvature_table(seen).loc[data_seed].items():
+        rows[f"logistic.curvature.{name}"] = value
+    apart = logistic_study.of_data_sets("predictions", "eigenvalue_discrepancy")[data_seed]
+    rows["logistic.curvature.max_eig_discrepancy"] = 100 * apart
     above = logistic_study.of_data_sets("runs", "optimum")
     broad = broad_ranking(outcomes.loc[[data_seed]], seen.loc[[data_seed]], above).loc[RULE]
     rows["logistic.resolved_pairs"] = int(broad["resolved pairs"].iloc[0])

@@ -81,3 +81,33 @@ def test_frozen_table_counts_data_sets():
     frozen = pd.DataFrame(rows, ["difference", "se", "calibration", "closure"]).T
     found = logistic_ranking.frozen_table(frozen.rename_axis(["data_seed", "case", "end"]))
     assert found.loc["one"].tolist() == [1, 2, 1, 1, 2]
+
+
+@pytest.fixture
+def two_data_sets():
+    """One cell of two data sets: in the second the two best have exchanged places."""
+    orders = {7: np.arange(9.0), 8: np.r_[1.0, 0.0, 2.0:9.0]}
+    found = {s: frame(order[:, None], NINE, ["L0"], [0])[0] for s, order in orders.items()}
+    return pd.concat(found, names=["data_seed"])
+
+
+def test_steps_of_agreement_have_errors_over_the_data_sets(two_data_sets):
+    right = pd.Series(np.tile(np.arange(9.0), 2), two_data_sets.index)
+    predicted = pd.DataFrame({"calibration": right, "backwards": -right})
+    found = logistic_ranking.agreement_steps(-two_data_sets, two_data_sets, predicted)
+    np.testing.assert_allclose(found["mirrored"], [35 / 36, -35 / 36])
+    np.testing.assert_allclose(found["30 seeds"], [-35 / 36, 35 / 36])
+    np.testing.assert_allclose(found["se, mirrored"], 1 / 36)  # half the distance of two values
+    np.testing.assert_allclose(found["se of gain, mirrored"], [0, 2 / 36])
+    np.testing.assert_allclose(found["lowest data set"], [34 / 36, -1])
+    assert found["cells below H_cal"].tolist() == [0, 2]
+
+
+def test_two_curvatures_agree_on_the_best_or_on_all(two_data_sets):
+    right = pd.Series(np.tile(np.arange(9.0), 2), two_data_sets.index)
+    both = pd.DataFrame({"calibration": right, "full": two_data_sets})
+    found = logistic_ranking.curvature_table(both)
+    assert found.loc[7].to_dict() == {"top1_unchanged": 1, "ranking_unchanged": 1}
+    assert found.loc[8].to_dict() == {"top1_unchanged": 0, "ranking_unchanged": 0}
+    last = both.assign(full=[*range(7), 8, 7] * 2)
+    assert logistic_ranking.curvature_table(last).loc[7].tolist() == [1, 0]

@@ -95,15 +95,6 @@ def test_sources_and_designs_by_hand():
     assert sources["measured / closure"] == pytest.approx(2)
 
 
-def test_steps_of_agreement_by_hand(ten):
-    score = ten.rename("right").to_frame()
-    score["backwards"] = -score["right"]
-    score["calibration"] = score["right"]
-    found = logistic_tables.agreement_steps(ten, ten, score)
-    np.testing.assert_allclose(found["mirrored"], [1, -1, 1])
-    assert found["cells below H_cal"].tolist() == [0, 8, 0]  # two data sets, L0 to L3
-
-
 def test_winners_have_the_papers_labels(ten):
     assert set(logistic_tables.winners(ten)) == {"Dense MF", "NoiseCurve"}
     swapped = ten.copy()
