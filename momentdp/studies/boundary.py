@@ -1,23 +1,25 @@
-"""Where the neural boundary is crossed: a small network, mechanisms made for two optimizers.
+"""Where the neural boundary is crossed: small networks, mechanisms made for two optimizers.
 
-The network is 768-64-10 on 16 x 16 colour images, trained by one pass over disjoint shards, which
-takes half a second. ``boundary_study`` holds the study that trains it.
+The networks see 16 x 16 colour images and are trained by one pass over disjoint shards.
+``boundary_networks`` holds the networks, ``boundary_study`` the study that trains them.
 """
 
+import math
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jaxtyping import Array, Float, Int
 
 from momentdp.dynamics.spectra import Spectrum, from_hvp
+from momentdp.privacy import noise_multiplier
+from momentdp.studies.boundary_networks import SmallNetwork
 from momentdp.studies.cnn import source_key
-from momentdp.studies.images import ImageSet, split_examples
+from momentdp.studies.images import ImageSet, shard_examples, split_examples
 
-SIZES = (768, 64, 10)
-PARAMETERS = SIZES[0] * SIZES[1] + SIZES[1] + SIZES[1] * SIZES[2] + SIZES[2]
+STEPS, BATCH, DELTA = 100, 400, 1e-5
 
 
 @dataclass(frozen=True)
@@ -43,100 +45,113 @@ def prepare(images: ImageSet, data_seed: int = 0, **sizes: int) -> dict[str, Exa
     return {part: Examples(rows[index], labels[index]) for part, index in split.items()}
 
 
-def initial(seed: int) -> Float[Array, " parameters"]:
-    """He normal weights and zero biases, as one vector."""
-    first, second = jax.random.split(source_key("initialisation", seed))
-    a, b = (np.sqrt(2 / size) for size in SIZES[:2])
-    return jnp.concatenate(
-        [
-            a * jax.random.normal(first, (SIZES[0] * SIZES[1],)),
-            jnp.zeros(SIZES[1]),
-            b * jax.random.normal(second, (SIZES[1] * SIZES[2],)),
-            jnp.zeros(SIZES[2]),
-        ]
-    ).astype(jnp.float32)
-
-
-def _layers(parameters):
-    ends = np.cumsum([SIZES[0] * SIZES[1], SIZES[1], SIZES[1] * SIZES[2]])
-    W, b, V, c = jnp.split(parameters, ends)
-    return W.reshape(SIZES[:2]), b, V.reshape(SIZES[1:]), c
-
-
-def losses(parameters, inputs, labels) -> Float[Array, " n"]:
-    """Cross-entropy of each example, in nats."""
-    W, b, V, c = _layers(parameters)
-    scores = jax.nn.relu(inputs @ W + b) @ V + c
-    return optax.softmax_cross_entropy_with_integer_labels(scores, labels)
-
-
-def gradient_norms(parameters, inputs, labels) -> Float[Array, " n"]:
-    """Each example's gradient norm without its gradient: a dense layer's is |input| |delta|."""
-    W, b, V, c = _layers(parameters)
-    hidden = jax.nn.relu(inputs @ W + b)
-    delta = jax.nn.softmax(hidden @ V + c) - jax.nn.one_hot(labels, SIZES[2])
-    below = (delta @ V.T) * (hidden > 0)
-    return jnp.sqrt(
-        (1 + jnp.sum(hidden**2, 1)) * jnp.sum(delta**2, 1)
-        + (1 + jnp.sum(inputs**2, 1)) * jnp.sum(below**2, 1)
-    )
-
-
-def clipped_gradient(parameters, inputs, labels, clip_norm) -> Float[Array, " parameters"]:
-    """Mean of the clipped gradients, in two passes (tests compare it with jax-privacy's)."""
-    norms = gradient_norms(parameters, inputs, labels)
-    weights = jnp.minimum(1.0, clip_norm / norms)
-    return jax.grad(lambda p: jnp.mean(weights * losses(p, inputs, labels)))(parameters)
-
-
-@jax.jit
+@partial(jax.jit, static_argnames=("network", "path"))
 def train(
+    network: SmallNetwork,
     start: Float[Array, " parameters"],
     shards,
     noise: Float[Array, "steps runs parameters"],
     learning_rates: Float[Array, " steps"],
     momentum,
     clip_norm,
-) -> Float[Array, "runs parameters"]:
-    """Final parameters of heavy-ball runs that differ in their noise only.
+    *,
+    path: bool = False,
+):
+    """Final parameters (runs, parameters) of heavy-ball runs that differ in their noise only.
 
-    ``shards`` are (inputs, labels) of shapes (steps, batch, 768) and (steps, batch).
+    ``shards`` are (inputs, labels) of shapes (steps, batch, 768) and (steps, batch). With ``path``
+    the parameters after every step, (steps, runs, parameters).
     """
 
     def step(state, given):
         parameters, velocity = state
         (inputs, labels), z, rate = given
         gradients = jax.lax.map(
-            lambda p: clipped_gradient(p, inputs, labels, clip_norm), parameters
+            lambda p: network.clipped_gradient(p, inputs, labels, clip_norm), parameters
         )
         velocity = momentum * velocity + gradients + z
-        return (parameters - rate * velocity, velocity), None
+        parameters = parameters - rate * velocity
+        return (parameters, velocity), parameters if path else None
 
     parameters = jnp.broadcast_to(start, (noise.shape[1], len(start)))
     state = (parameters, jnp.zeros_like(parameters))
-    return jax.lax.scan(step, state, (shards, noise, learning_rates))[0][0]
+    (final, _), visited = jax.lax.scan(step, state, (shards, noise, learning_rates))
+    return visited if path else final
 
 
-@jax.jit
-def outcomes(parameters, inputs, labels) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def white_noise(
+    noising: np.ndarray, parameters: int, scale: float, seed: int
+) -> Float[np.ndarray, "steps runs parameters"]:
+    """Noise of matrices (runs, steps, steps): the same white noise for each run."""
+    white = np.asarray(jax.random.normal(source_key("noise", seed), (len(noising[0]), parameters)))
+    return np.stack([(scale * C).astype(np.float32) @ white for C in noising], axis=1)
+
+
+def train_all(
+    network: SmallNetwork,
+    parts: dict[str, Examples],
+    noising,
+    epsilon: float,
+    momentum: float,
+    rate: float,
+    seed: int,
+    *,
+    path: bool = False,
+):
+    """`train` of noising matrices (runs, steps, steps), which share one start, one order and one
+    draw of white noise; ``rate`` is the effective one."""
+    train_part, public = parts["train"], parts["calibration"]
+    start = network.init(seed)
+    clip = median_norm(network, start, public)
+    steps = len(noising[0])
+    every = np.arange(len(train_part.labels))
+    batch = min(BATCH, len(every) // steps)
+    shards = shard_examples(every, steps=steps, batch_size=batch, order_seed=seed)
+    scale = noise_multiplier(epsilon, DELTA) * clip / batch
+    noise = white_noise(noising, network.parameters, scale, seed)
+    rates = np.full(steps, rate * (1 - momentum), np.float32)
+    given = train_part.inputs[shards], train_part.labels[shards]
+    return train(network, start, given, noise, rates, momentum, clip, path=path)
+
+
+@partial(jax.jit, static_argnames="network")
+def outcomes(
+    network: SmallNetwork, parameters, inputs, labels
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """(mean loss in nats, accuracy)."""
-    W, b, V, c = _layers(parameters)
-    chosen = (jax.nn.relu(inputs @ W + b) @ V + c).argmax(-1)
-    return losses(parameters, inputs, labels).mean(), jnp.mean(chosen == labels)
+    scores = jax.lax.map(
+        lambda row: network.scores(parameters, row[None])[0], inputs, batch_size=500
+    )
+    picked = jnp.take_along_axis(scores, labels[:, None], axis=1)[:, 0]
+    losses = jax.nn.logsumexp(scores, axis=1) - picked
+    return losses.mean(), jnp.mean(scores.argmax(-1) == labels)
 
 
-def curvature(parameters, public: Examples, clip_norm: float, seed: int) -> Spectrum:
-    """Spectrum of the Hessian of the public loss with each example weighted as clipping weighs it."""
-    weights = jnp.minimum(1.0, clip_norm / gradient_norms(parameters, *_pair(public)))
-    slope = jax.grad(lambda p: jnp.mean(weights * losses(p, *_pair(public))))
-    product = jax.jit(lambda v: jax.jvp(slope, (parameters,), (v,))[1])
-    return from_hvp(product, PARAMETERS, 30, 10, source_key("curvature", seed), "clip")
+def curvature(
+    network: SmallNetwork, parameters, public: Examples, clip_norm: float, seed: int
+) -> Spectrum:
+    """Spectrum of the Hessian of the public loss, each example weighted as clipping weighs it.
+
+    A ``clip_norm`` of infinity clips nobody: the plain Hessian.
+    """
+    norms = network.gradient_norms(parameters, public.inputs, public.labels)
+    given = public.inputs, public.labels, np.minimum(1.0, clip_norm / np.asarray(norms))
+    n, chunk = len(norms), math.gcd(len(norms), 100)
+    chunks = [a.reshape(-1, chunk, *a.shape[1:]) for a in given]
+
+    def product(v):
+        def add(total, part):
+            inputs, labels, weights = part
+            slope = jax.grad(lambda p: jnp.sum(weights * network.losses(p, inputs, labels)))
+            return total + jax.jvp(slope, (parameters,), (v,))[1], None
+
+        return jax.lax.scan(add, jnp.zeros_like(v), chunks)[0] / n
+
+    key = source_key("curvature", seed)
+    return from_hvp(product, network.parameters, 30, 10, key, "clip")
 
 
-def median_norm(parameters, public: Examples) -> float:
+def median_norm(network: SmallNetwork, parameters, public: Examples) -> float:
     """The clip norm: the median gradient norm of the public examples."""
-    return float(np.median(np.asarray(gradient_norms(parameters, *_pair(public)))))
-
-
-def _pair(examples: Examples):
-    return examples.inputs, examples.labels
+    norms = network.gradient_norms(parameters, public.inputs, public.labels)
+    return float(np.median(np.asarray(norms)))

@@ -8,6 +8,7 @@ import pandas as pd
 from scipy import stats
 
 from momentdp.evaluation import ranking
+from momentdp.studies.boundary_designs import CURVATURES
 from momentdp.studies.boundary_study import RESULTS
 from momentdp.studies.cnn_tables import NO_NOISE, paired_tests
 from momentdp.studies.records import read_record
@@ -17,6 +18,10 @@ NAMES |= {"final_0": "final loss only, μ = 0", "final_9": "final loss only, μ 
 NAMES |= {f"made_{at}_{k}": f"made at μ = {mu}, start {n}"
           for at, mu in ((0, 0), (9, 0.9)) for k, n in (("b", 2), ("c", 3))}  # fmt: skip
 NAMES |= {"control": "control (knows neither)", NO_NOISE: "no noise"}
+SCORES = {
+    name: f"MOMENT-DP, {'clipped map' if clipped else 'plain Hessian'}, step {steps}"
+    for name, (clipped, steps) in CURVATURES.items()
+}
 
 
 def _title(condition: str) -> str:
@@ -25,20 +30,37 @@ def _title(condition: str) -> str:
 
 
 def load_runs(folder: Path = RESULTS) -> pd.DataFrame:
-    """One row a run: condition ("epsilon momentum"), mechanism, seed, and the outcomes."""
+    """One row a run: condition ("epsilon momentum"), mechanism, seed, and the outcomes.
+
+    Whole seeds only: one that has not run in every condition is left out.
+    """
     rows = []
     for path in sorted(Path(folder).glob("run-*.json")):
         record = read_record(path)
         for mechanism, found in record["outcomes"].items():
             about = {key: record[key] for key in ("condition", "seed")}
             rows.append(about | {"mechanism": mechanism} | found)
-    return pd.DataFrame(rows)
+    runs = pd.DataFrame(rows)
+    conditions = runs.groupby("seed")["condition"].transform("nunique")
+    return runs[conditions == runs["condition"].nunique()]
 
 
 def predicted(folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
-    """condition -> the frozen scores, a mechanism a row."""
-    frozen = json.loads((Path(folder) / "frozen.json").read_text())
-    return {c: pd.DataFrame(d["predictions"]) for c, d in frozen["conditions"].items()}
+    """condition -> scores, a mechanism a row: those frozen, then those computed afterwards.
+
+    `attrs["frozen"]` names the former. A void prediction is NaN.
+    """
+    frozen, found = json.loads((Path(folder) / "frozen.json").read_text()), {}
+    after = Path(folder) / "after.json"
+    late = read_record(after)["conditions"] if after.exists() else {}
+    for condition, declared in frozen["conditions"].items():
+        table = pd.DataFrame(declared["predictions"])
+        if condition in late:
+            more = pd.DataFrame(late[condition]["predictions"]).loc[table.index]
+            table = table.join(more[more.columns.difference(table.columns)])
+        found[condition] = table.astype(float)
+        found[condition].attrs["frozen"] = list(declared["predictions"])
+    return found
 
 
 def means(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
@@ -66,27 +88,92 @@ def noise_cost_removed(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.Dat
     return 1 - cost / cost.loc["dense"]
 
 
-def agreement(runs: pd.DataFrame, folder: Path = RESULTS) -> pd.DataFrame:
-    """Each frozen score against the mean test loss: tau, accuracy on resolved pairs, regret, and
-    for damages the median of observed excess over predicted. Means over the conditions.
+def all_pairs(runs: pd.DataFrame) -> pd.DataFrame:
+    """`paired_tests` of test loss among mechanisms, Holm over all pairs of all conditions."""
+    return paired_tests(runs[runs["mechanism"] != NO_NOISE])
 
-    A pair is resolved if its paired test, adjusted by Holm over all pairs, has p < 0.05.
+
+def flips(runs: pd.DataFrame) -> pd.DataFrame:
+    """Pairs resolved (Holm, 5%) at both momenta with opposite signs, and their t values."""
+    tests = all_pairs(runs)
+    tests[["epsilon", "momentum"]] = tests["condition"].str.split(expand=True)
+    tests = tests[tests["p_holm"] < 0.05]
+    wide = tests.pivot(index=["epsilon", "first", "second"], columns="momentum", values="t")
+    wide = wide.dropna()
+    wide = wide[np.sign(wide["0"]) != np.sign(wide["0.9"])].reset_index()
+    wide[["first", "second"]] = wide[["first", "second"]].replace(NAMES)
+    return wide.rename(columns={"0": "t at μ = 0", "0.9": "t at μ = 0.9"}).rename_axis(columns=None)
+
+
+def comparisons(runs: pd.DataFrame) -> pd.DataFrame:
+    """How many pairs were tested, how many are resolved, and how many flip, by budget.
+
+    The family of Holm's adjustment is the whole table of `all_pairs`; rows are parts of it. Designs
+    from a second or third public start are near copies: the middle row goes without them.
     """
-    tests = paired_tests(runs[runs.mechanism != NO_NOISE])
+    tests, turned = all_pairs(runs), flips(runs)
+    everyone = set(tests["first"]) | set(tests["second"])
+    groups = {
+        "classics": everyone & {"iid", "toeplitz_mean", "bisr", "dense"},
+        "one public start": {name for name in everyone if not name.endswith(("_b", "_c"))},
+        "all": everyone,
+    }
+    rows = {}
+    for title, members in groups.items():
+        inside = tests[tests["first"].isin(members) & tests["second"].isin(members)]
+        shown = {NAMES.get(name, name) for name in members}
+        those = turned[turned["first"].isin(shown) & turned["second"].isin(shown)]
+        rows[title] = {"mechanisms": len(members), "pairs tested": len(inside)}
+        rows[title] |= {"resolved": (inside["p_holm"] < 0.05).sum()}
+        rows[title] |= {f"flips, ε = {e}": (those["epsilon"] == e).sum() for e in ("1", "4")}
+    return pd.DataFrame(rows).T
+
+
+def agreement(runs: pd.DataFrame, folder: Path = RESULTS) -> pd.DataFrame:
+    """Each score against the mean test loss, a row for each score and condition: tau, share of
+    resolved pairs ordered right, regret, and for damages the median of observed over predicted.
+
+    A pair is resolved if its test in `all_pairs` has p < 0.05. Void predictions are NaN.
+    """
+    tests = all_pairs(runs)
     tests = tests[tests["p_holm"] < 0.05]
     table, rows = runs.pivot_table(index="mechanism", columns="condition", values="test_loss"), []
-    for condition, scores in predicted(folder).items():
-        truth = table.loc[scores.index, condition].to_numpy()
+    for condition, found in predicted(folder).items():
+        truth = table.loc[found.index, condition].to_numpy()
         excess = truth - table.loc[NO_NOISE, condition]
         pairs = tests[tests["condition"] == condition]
-        for name, score in scores.items():
-            said = score[pairs["first"]].to_numpy() - score[pairs["second"]].to_numpy()
-            row = {"tau": ranking.kendall_tau(score.to_numpy(), truth)}
-            row["resolved pairs"] = np.mean(np.sign(said) == np.sign(pairs["difference"]))
-            row["regret %"] = 100 * (truth[np.argmin(score)] / truth.min() - 1)
-            size = np.median(excess / score) if name.startswith(("MOMENT", "Noise")) else np.nan
-            rows.append({"score": name} | row | {"observed / predicted": size})
-    return pd.DataFrame(rows).groupby("score", sort=False).mean()
+        for name, score in found.items():
+            frozen = "before" if name in found.attrs["frozen"] else "after"
+            row = {"score": SCORES.get(name, name), "computed": frozen, "condition": condition}
+            if score.notna().all():
+                said = score[pairs["first"]].to_numpy() - score[pairs["second"]].to_numpy()
+                row["tau"] = ranking.kendall_tau(score.to_numpy(), truth)
+                row["resolved pairs"] = np.mean(np.sign(said) == np.sign(pairs["difference"]))
+                row["regret %"] = 100 * (truth[np.argmin(score)] / truth.min() - 1)
+                if name in CURVATURES or name == "NoiseCurve":
+                    row["observed / predicted"] = np.median(excess / score)
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def side_by_side(agreed: pd.DataFrame) -> pd.DataFrame:
+    """`agreement` over the conditions: mean and, in brackets, least and greatest.
+
+    A score that is void in a condition says so, and how often.
+    """
+
+    def over_conditions(values: pd.Series) -> str:
+        if values.notna().any():
+            return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
+        return ""
+
+    grouped = agreed.groupby(["score", "computed"], sort=False)
+    table = grouped[["tau", "resolved pairs", "regret %", "observed / predicted"]].agg(
+        over_conditions
+    )
+    void = grouped["tau"].agg(lambda values: values.isna().sum())
+    table.loc[void > 0, "tau"] = [f"void in {count}" for count in void[void > 0]]
+    return table.reset_index().set_index("score")
 
 
 def seeds_needed(runs: pd.DataFrame, outcome: str, power: float = 0.8) -> pd.Series:
@@ -99,3 +186,38 @@ def seeds_needed(runs: pd.DataFrame, outcome: str, power: float = 0.8) -> pd.Ser
         gap = wide["dense"] - wide["toeplitz_mean"]
         rows[_title(condition)] = int(np.ceil((quantiles * gap.std() / abs(gap.mean())) ** 2)) + 2
     return pd.Series(rows, name=outcome)
+
+
+def _path(momentum: str, folder: Path) -> dict:
+    return read_record(Path(folder) / f"path-{momentum}.json")
+
+
+def largest_along(folder: Path = RESULTS) -> pd.DataFrame:
+    """The largest curvature after each number of steps without noise, mean over seeds."""
+    names, columns = {"plain": "plain Hessian", "clipped": "clipped map"}, {}
+    for kind, title in names.items():
+        for momentum in ("0", "0.9"):
+            record = _path(momentum, folder)
+            columns[f"{title}, μ = {momentum}"] = np.mean(record[kind], axis=0)
+    return pd.DataFrame(columns, index=pd.Index(record["steps"], name="step"))
+
+
+def damage_along(momentum: str, folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
+    """Loss from noise after each number of steps, as predicted and as observed (nats)."""
+    record = _path(momentum, folder)
+    steps = pd.Index(record["steps"][1:], name="step")
+    observed = {name: np.mean(found, axis=0) for name, found in record["observed"].items()}
+    return {
+        "predicted": pd.DataFrame(record["predicted"], index=steps).rename(columns=NAMES),
+        "observed": pd.DataFrame(observed, index=steps).rename(columns=NAMES),
+    }
+
+
+def final_by_curvature(momentum: str, folder: Path = RESULTS) -> pd.DataFrame:
+    """Final damage as the curvature after each number of steps would predict it, mean over seeds."""
+    record = _path(momentum, folder)
+    found = {
+        name: np.mean(np.array(values, float), axis=0)
+        for name, values in record["final_by_curvature"].items()
+    }
+    return pd.DataFrame(found, index=pd.Index(record["steps"], name="step")).rename(columns=NAMES)

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 from jax_privacy.clipping import clipped_grad
 
-from momentdp.studies import boundary, boundary_study, boundary_tables
+from momentdp.studies import boundary, boundary_designs, boundary_study, boundary_tables
+from momentdp.studies.boundary_networks import NETWORKS
 from momentdp.studies.images import digits_images, load_cifar10
 from momentdp.studies.records import read_record
 
@@ -24,41 +25,65 @@ def parts():
     return boundary.prepare(digits_images(), **PARTS)
 
 
-def test_two_pass_clipping_is_jax_privacy_s(parts):
+@pytest.mark.parametrize(("name", "count"), [("mlp", 49_866), ("cnn", 10_218)])
+def test_clipping_is_jax_privacy_s(parts, name, count):
+    network = NETWORKS[name]
     inputs, labels = parts["train"].inputs[:12], parts["train"].labels[:12]
-    start = boundary.initial(3)
-    clip = boundary.median_norm(start, parts["calibration"])
+    start = network.init(3)
+    assert len(start) == network.parameters == count
+    clip = boundary.median_norm(network, start, parts["calibration"])
     oracle = clipped_grad(
-        lambda p, x, y: boundary.losses(p, x, y)[0],
+        lambda p, x, y: network.losses(p, x, y)[0],
         l2_clip_norm=clip,
         normalize_by=12,
         batch_argnums=(1, 2),
         return_grad_norms=True,
     )
     expected, example = oracle(start, inputs, labels)
-    norms = boundary.gradient_norms(start, inputs, labels)
+    norms = network.gradient_norms(start, inputs, labels)
     np.testing.assert_allclose(norms, example.grad_norms, rtol=1e-5)
     assert 0 < int((norms > clip).sum()) < 12
-    ours = boundary.clipped_gradient(start, inputs, labels, clip)
+    ours = network.clipped_gradient(start, inputs, labels, clip)
     assert jnp.linalg.norm(ours - expected) < 1e-5 * jnp.linalg.norm(expected)
 
 
-def test_curvature_is_the_largest_eigenvalue_of_the_weighted_hessian(parts):
-    """Against power iteration on finite differences of the gradient."""
-    start, public = boundary.initial(0), parts["calibration"]
-    clip = boundary.median_norm(start, public)
-    weights = jnp.minimum(1.0, clip / boundary.gradient_norms(start, public.inputs, public.labels))
+def test_the_convolutional_network_by_lax(parts):
+    """Scores against a transcription with lax's convolution and reduce_window's maximum."""
+    network, inputs = NETWORKS["cnn"], parts["train"].inputs[:5]
+    start = network.init(1) + 0.1  # biases that are not zero
+    K, a, L, b, V, c = network.layers(start)
+    hidden = jnp.asarray(inputs).reshape(5, 16, 16, 3)
+    for kernel, bias in ((K, a), (L, b)):
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        hidden = jax.lax.conv_general_dilated(
+            hidden, kernel, (1, 1), "SAME", dimension_numbers=dimensions
+        )
+        window = (1, 2, 2, 1)
+        hidden = jax.nn.relu(hidden + bias)
+        hidden = jax.lax.reduce_window(hidden, -jnp.inf, jax.lax.max, window, window, "VALID")
+    expected = hidden.reshape(5, -1) @ V + c
+    np.testing.assert_allclose(network.scores(start, inputs), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("clipped", [True, False])
+def test_curvature_is_the_largest_eigenvalue_of_the_weighted_hessian(parts, clipped):
+    """Against power iteration on Hessian-vector products of the whole public set at once."""
+    network, public = NETWORKS["mlp"], parts["calibration"]
+    start = network.init(0)
+    clip = boundary.median_norm(network, start, public) if clipped else np.inf
+    norms = network.gradient_norms(start, public.inputs, public.labels)
+    weights = jnp.minimum(1.0, clip / norms)
     slope = jax.jit(
-        jax.grad(lambda p: jnp.mean(weights * boundary.losses(p, public.inputs, public.labels)))
+        jax.grad(lambda p: jnp.mean(weights * network.losses(p, public.inputs, public.labels)))
     )
     v = np.random.default_rng(0).normal(size=len(start)).astype(np.float32)
     for _ in range(60):
         v = v / np.linalg.norm(v)
         product = np.asarray(jax.jvp(slope, (start,), (jnp.asarray(v),))[1])
         value, v = float(v @ product), product
-    spectrum = boundary.curvature(start, public, clip, 0)
+    spectrum = boundary.curvature(network, start, public, clip, 0)
     assert abs(spectrum.largest / value - 1) < 1e-2
-    assert spectrum.multiplicities.sum() == pytest.approx(boundary.PARAMETERS)
+    assert spectrum.multiplicities.sum() == pytest.approx(network.parameters)
 
 
 def test_parts_are_disjoint_and_scaled_by_the_public_one(parts):
@@ -70,7 +95,7 @@ def test_parts_are_disjoint_and_scaled_by_the_public_one(parts):
 
 def test_noise_has_the_promised_covariance_and_is_common(parts):
     C = np.array([[1.0, 0.0, 0.0], [-0.5, 1.0, 0.0], [0.0, -0.5, 2.0]])
-    noise = boundary_study._noise(np.stack([C, 2 * C]), 0.3, seed=1)
+    noise = boundary.white_noise(np.stack([C, 2 * C]), 49_866, 0.3, seed=1)
     covariance = noise[:, 0] @ noise[:, 0].T / noise.shape[2]
     np.testing.assert_allclose(covariance, 0.09 * C @ C.T, atol=0.09 * 0.05)
     np.testing.assert_allclose(noise[:, 1], 2 * noise[:, 0], rtol=1e-5)
@@ -82,7 +107,8 @@ def test_a_run_depends_on_its_seed_alone(parts):
         "1 other": np.eye(4) - 0.5 * np.eye(4, k=-1),
         "4 iid": np.eye(4),
     }
-    runs = [boundary_study.one_run((parts, matrices), 1.0, 0.9, 0.02, s) for s in (0, 0, 1)]
+    shared = NETWORKS["mlp"], parts, matrices
+    runs = [boundary_study.one_run(shared, 1.0, 0.9, 0.02, s) for s in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
     assert set(runs[0]["outcomes"]) == {"iid", "other", "no_noise"}
 
@@ -90,7 +116,7 @@ def test_a_run_depends_on_its_seed_alone(parts):
 @pytest.mark.parametrize("name", ["frozen.json", "noising.npz"])
 def test_a_changed_byte_of_what_was_frozen_is_refused(tmp_path, name):
     folder = Path(shutil.copytree(boundary_study.RESULTS, tmp_path / "boundary"))
-    boundary_study.verify(folder)
+    boundary_designs.frozen_design(folder)
     if name == "frozen.json":
         (folder / name).write_text((folder / name).read_text().replace("0.9", "0.8", 1))
     else:
@@ -99,7 +125,7 @@ def test_a_changed_byte_of_what_was_frozen_is_refused(tmp_path, name):
         matrices["1 dense"][0, 0] += 1e-12
         np.savez_compressed(folder / name, **matrices)
     with pytest.raises(ValueError, match="frozen.sha256"):
-        boundary_study.verify(folder)
+        boundary_designs.frozen_design(folder)
 
 
 def test_tables_by_hand():
@@ -136,7 +162,8 @@ def test_a_committed_record_trains_again_to_the_same_outcome():
     parts = boundary.prepare(load_cifar10(CIFAR))
     with np.load(boundary_study.RESULTS / "noising.npz") as stored:
         matrices = {f"1 {name}": stored[f"1 {name}"] for name in ("made_9", "made_0")}
-    found = boundary_study.one_run((parts, matrices), 1.0, 0.9, 0.05, 0)["outcomes"]
+    shared = NETWORKS["mlp"], parts, matrices
+    found = boundary_study.one_run(shared, 1.0, 0.9, 0.05, 0)["outcomes"]
     for name, outcome in found.items():
         expected = record["outcomes"][name]
         assert outcome["test_loss"] == pytest.approx(expected["test_loss"], abs=2e-3)
