@@ -1,12 +1,14 @@
 """`momentdp study cnn`: the whole study from one command."""
 
+from pathlib import Path
+
 import numpy as np
 
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.privacy import noise_multiplier
 from momentdp.studies.cnn_study import StudySettings, run_study
 from momentdp.studies.cnn_tables import CONDITIONS, NO_NOISE, POOL, best_and_worst, paired_tests
-from momentdp.studies.images import digits_images, load_cifar10
+from momentdp.studies.images import digits_images, fetch_cifar10, load_cifar10
 
 DIGITS = {"calibration": 100, "validation": 200, "test": 400}  # there are 1,797 in all
 
@@ -19,7 +21,11 @@ def add_study_parser(commands) -> None:
         description="Train the CNN of Appendix G once for each condition, mechanism and seed. "
         "Interrupted, it resumes: call it again with the same settings and folder.",
     )
-    command.add_argument("--data", required=True, help="copy of CIFAR-10, or the word `digits`")
+    command.add_argument(
+        "--data",
+        help="copy of CIFAR-10, or the word `digits`; left out, the official archive is fetched "
+        "into OUT/data",
+    )
     command.add_argument("--out", required=True, help="folder of the records")
     command.add_argument("--seeds", type=int, default=5, help="paired seeds 0, 1, ... (5)")
     command.add_argument("--conditions", nargs="+", default=list(CONDITIONS), metavar="CONDITION")
@@ -62,7 +68,10 @@ def _call(arguments) -> int:
         data_seed=arguments.data_seed,
         **DIGITS if arguments.data == "digits" else {},
     )
-    images = digits_images() if arguments.data == "digits" else load_cifar10(arguments.data)
+    if arguments.data == "digits":
+        images = digits_images()
+    else:
+        images = load_cifar10(arguments.data or fetch_cifar10(Path(arguments.out, "data")))
     records = run_study(
         settings,
         images,

@@ -176,16 +176,13 @@ def prepared(
     }
 
 
-def training_run(
-    shared: tuple[StudySettings, ImageSet],
-    seed: int,
-    condition: str,
-    noising_matrix: np.ndarray,
-    calibration: dict,
-) -> dict:
-    """One run: outcomes at the checkpoints, clipping and losses at every step."""
+def training_run(shared: tuple[StudySettings, ImageSet], *start) -> dict:
+    """One run: outcomes at the checkpoints, clipping and losses at every step.
+
+    `start` is what `prepared` takes after `shared`.
+    """
     settings, images = shared
-    arguments = prepared(shared, seed, condition, noising_matrix, calibration)
+    arguments = prepared(shared, *start)
     split = settings.split(images)
 
     def visit(step, parameters):
@@ -201,7 +198,7 @@ def training_run(
     run = train(**arguments, checkpoints=settings.checkpoints, visit=visit)
     return {
         "clip_norm": arguments["clip_norm"],
-        "lambda_max": calibration["lambda_max"],
+        "lambda_max": start[-1]["lambda_max"],
         "learning_rate": float(arguments["learning_rates"].max()),
         "checkpoints": run.visited,
         "clipped": run.clipped.tolist(),

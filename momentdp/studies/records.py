@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
@@ -63,10 +64,9 @@ def _execute(
     # One thread a process: small products gain nothing from two, and workers would share cores.
     flags = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     single = {"XLA_FLAGS": flags, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    address = scheduler or LocalCluster(
-        n_workers=workers, threads_per_worker=1, dashboard_address=None, env=single
-    )
-    with Client(address) as client:
+    local = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    cluster = nullcontext(scheduler) if scheduler else LocalCluster(**local, env=single)
+    with cluster as address, Client(address) as client:
         there = client.scatter(shared, broadcast=True)
         futures = {
             client.submit(_timed, function, there, *arguments, pure=False): path
