@@ -2,7 +2,8 @@
 
 - ``{ledger-summary}``: how many of the paper's numbers have which verdict, and how many of these
   could not have another one.
-- ``{execution-status}``: each chapter, whether its outputs are those of its code, how long it ran.
+- ``{execution-status}``: each chapter, whether its outputs are those of its code, how long it ran,
+  and all of them together.
 - ``{versions}``: the pinned versions that decide a number.
 - The ledger page gets filters. Rows of the ledger lead to the cell that computes them, which
   `momentdp.chapters.CELLS` names.
@@ -60,9 +61,7 @@ class ExecutionStatus(SphinxDirective):
     def run(self):
         source = Path(self.env.srcdir)
         tool = _tool(source)
-        record = source / "notebooks" / tool.RECORD
-        times = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-        rows = []
+        times, rows, totals = tool.times(source / "notebooks"), [], [0, 0]
         for chapter, notebook in notebooks(source).items():
             if f"notebooks/{chapter}" not in self.env.found_docs:
                 continue
@@ -76,7 +75,9 @@ class ExecutionStatus(SphinxDirective):
                 refdoc=self.env.docname,
             )  # fmt: skip
             state = "those of its code" if sound else "of other code"
+            totals = [totals[0] + len(code), totals[1] + ran.get("seconds", 0)]
             rows.append([link, len(code), state, ran.get("seconds", ""), ran.get("python", "")])
+        rows.append(["all", totals[0], "", f"{totals[1]} ({totals[1] / 60:.0f} minutes)", ""])
         return [table(["chapter", "code cells", "outputs are", "seconds", "Python"], rows)]
 
 

@@ -89,22 +89,28 @@ def execute(path: Path) -> tuple[str, bool]:
         text = refreshed(path)
     except (CellExecutionError, RuntimeError, TimeoutError, ValueError) as error:
         return f"{path}: FAILED\n{error}", False
-    if text == path.read_text(encoding="utf-8"):
-        return f"{path}: unchanged", True
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
-    record(path, round(time.perf_counter() - begun))
-    return f"{path}: updated", True
+    changed = text != path.read_text(encoding="utf-8")
+    if changed:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    if changed or path.stem not in times(path.parent):
+        record(path, round(time.perf_counter() - begun))
+    return f"{path}: {'updated' if changed else 'unchanged'}", True
+
+
+def times(folder: Path) -> dict[str, dict]:
+    """Chapter -> seconds and Python of its last timed run."""
+    file = folder / RECORD
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def record(path: Path, seconds: int) -> None:
-    """Note the time of a run whose outputs were stored, for the page on execution status."""
-    file = path.with_name(RECORD)
-    times = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    times[path.stem] = {"seconds": seconds, "python": platform.python_version()}
+    """Note the time of a run whose outputs were stored, or of a first one, for the page on status."""
+    file, known = path.with_name(RECORD), times(path.parent)
+    known[path.stem] = {"seconds": seconds, "python": platform.python_version()}
     temporary = file.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(times, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     os.replace(temporary, file)
 
 

@@ -1,6 +1,5 @@
 """What pages say about the book itself, against the files that it is said of."""
 
-import json
 import sys
 
 import nbformat
@@ -54,6 +53,13 @@ def test_a_run_that_stores_outputs_is_timed(load_tool, tmp_path):
     tool = load_tool("execute")
     tool.record(tmp_path / "01_a.ipynb", 12)
     tool.record(tmp_path / "02_b.ipynb", 3)
-    kept = json.loads((tmp_path / tool.RECORD).read_text())
+    kept = tool.times(tmp_path)
     assert {name: row["seconds"] for name, row in kept.items()} == {"01_a": 12, "02_b": 3}
     assert list(tmp_path.iterdir()) == [tmp_path / tool.RECORD]
+    assert tool.times(tmp_path / "elsewhere") == {}
+
+
+def test_each_chapter_has_a_time_and_a_version(load_tool):
+    times = load_tool("execute").times(chapters.NOTEBOOKS)
+    assert set(times) == {path.stem for path in chapters.NOTEBOOKS.glob("*.ipynb")}
+    assert all(row["seconds"] > 0 and row["python"].count(".") == 2 for row in times.values())
