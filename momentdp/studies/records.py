@@ -42,7 +42,7 @@ def complete(
     for path, result in tqdm(results, total=len(missing), disable=None, unit="run"):
         write_record(path, jobs[path][0], result)
         done[path] = {**jobs[path][0], **result}
-    return done
+    return {path: done[path] for path in jobs}  # in their order, not that of their end
 
 
 def _execute(
