@@ -78,7 +78,9 @@ class ExecutionStatus(SphinxDirective):
             totals = [totals[0] + len(code), totals[1] + ran.get("seconds", 0)]
             rows.append([link, len(code), state, ran.get("seconds", ""), ran.get("python", "")])
         rows.append(["all", totals[0], "", f"{totals[1]} ({totals[1] / 60:.0f} minutes)", ""])
-        return [table(["chapter", "code cells", "outputs are", "seconds", "Python"], rows)]
+        return [
+            table(["chapter", "code cells", "outputs are", "processor seconds", "Python"], rows)
+        ]
 
 
 class Versions(SphinxDirective):
