@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from matfree import decomp
 
 from momentdp.dynamics.spectra import Spectrum, from_hvp
 from momentdp.privacy import noise_multiplier
@@ -127,10 +128,8 @@ def outcomes(
     return losses.mean(), jnp.mean(scores.argmax(-1) == labels)
 
 
-def curvature(
-    network: SmallNetwork, parameters, public: Examples, clip_norm: float, seed: int
-) -> Spectrum:
-    """Spectrum of the Hessian of the public loss, each example weighted as clipping weighs it.
+def hessian_product(network: SmallNetwork, parameters, public: Examples, clip_norm: float):
+    """v -> H v, the Hessian of the public loss with each example weighted as clipping weighs it.
 
     A ``clip_norm`` of infinity clips nobody: the plain Hessian.
     """
@@ -147,8 +146,28 @@ def curvature(
 
         return jax.lax.scan(add, jnp.zeros_like(v), chunks)[0] / n
 
+    return product
+
+
+def curvature(
+    network: SmallNetwork, parameters, public: Examples, clip_norm: float, seed: int
+) -> Spectrum:
+    """Spectrum behind `hessian_product`."""
+    product = hessian_product(network, parameters, public, clip_norm)
     key = source_key("curvature", seed)
     return from_hvp(product, network.parameters, 30, 10, key, "clip")
+
+
+def top_directions(
+    network: SmallNetwork, parameters, public: Examples, clip_norm: float, count: int, seed: int
+):
+    """(largest eigenvalues (count,), eigenvectors (parameters, count)) by 30 Lanczos steps."""
+    product = hessian_product(network, parameters, public, clip_norm)
+    start = jax.random.normal(source_key("curvature", seed), (network.parameters,))
+    lanczos = decomp.tridiag_sym(30, materialize=True, reortho="full")
+    found = lanczos(product, start / jnp.linalg.norm(start))
+    values, vectors = np.linalg.eigh(np.asarray(found.J_small))
+    return values[-count:], np.asarray(found.Q_tall).T @ vectors[:, -count:]
 
 
 def median_norm(network: SmallNetwork, parameters, public: Examples) -> float:

@@ -147,7 +147,7 @@ def predictions(
 ) -> pd.DataFrame:
     """Every score of every mechanism in one condition; those that are damages are in nats.
 
-    A score whose frozen curvature is unstable says nothing: None.
+    A score whose frozen curvature is unstable says nothing: NaN.
     """
     rates, optimizer = schedules.constant(STEPS, rate * (1 - momentum)), Momentum(momentum)
     warm, rows = spectra["MOMENT-DP"], {}
@@ -155,7 +155,7 @@ def predictions(
         found = {
             score: damage(m, optimizer, spectrum, rates, noise_multiplier=scale)
             if is_stable(spectrum, rate, momentum)
-            else None
+            else np.nan
             for score, spectrum in spectra.items()
         }
         final = damage(m, optimizer, warm, rates, noise_multiplier=scale)
@@ -166,7 +166,12 @@ def predictions(
             "final + mean": final + mean,
             "root of final x mean": float(np.sqrt(final * mean)),
         }
-    return pd.DataFrame(rows, dtype=object).T
+    return pd.DataFrame(rows).T
+
+
+def as_json(table: pd.DataFrame) -> dict:
+    """Column -> row -> number; NaN, which JSON has not, becomes None."""
+    return table.astype(object).where(table.notna(), None).to_dict()
 
 
 def freeze(name: str, images: ImageSet, folder: Path) -> str:
@@ -193,7 +198,7 @@ def freeze(name: str, images: ImageSet, folder: Path) -> str:
             frozen["conditions"][f"{epsilon:g} {momentum:g}"] = {
                 "effective_rate": rate,
                 "largest_curvature": {score: s.largest for score, s in spectra.items()},
-                "predictions": table.to_dict(),
+                "predictions": as_json(table),
             }
         matrices |= {f"{epsilon:g} {key}": np.asarray(m.noising_matrix) for key, m in pool.items()}
     folder.mkdir(parents=True, exist_ok=True)

@@ -2,11 +2,12 @@
 
 At the smaller budget and for each momentum: the largest curvature along runs without noise; the
 damage predicted along the run beside the observed one; and the final damage that each step's
-curvature would predict. For all conditions: the scores of every curvature in `CURVATURES`.
+curvature would predict, and how far its directions have turned. For all conditions: the scores of every curvature in `CURVATURES`.
 """
 
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from momentdp.damage import damage, damage_curve
@@ -21,6 +22,7 @@ from momentdp.studies.boundary_designs import (
     MOMENTA,
     PLANS,
     WARM,
+    as_json,
     curvatures,
     digest,
     frozen_design,
@@ -33,6 +35,7 @@ from momentdp.studies.images import ImageSet
 
 VISITED = (0, 2, 5, 10, 20, 50, 100)  # steps done
 FRESH = (700, 701)  # seeds that neither the runs nor the rule nor the designs use
+TOP = 5  # directions followed
 LOOKED_AT = 500  # public examples behind a curvature along the run
 SHOWN = ("made_9", "final_9", "dense")
 
@@ -51,6 +54,8 @@ def complete_paths(images: ImageSet, folder: Path) -> None:
         arguments = EPSILONS[0], momentum, rates[f"{EPSILONS[0]:g} {momentum:g}"]
         jobs[folder / f"path-{momentum:g}.json"] = identity | {"momentum": momentum}, arguments
     records.complete(along_the_run, shared, jobs)
+    jobs = {path.with_name(path.name.replace("path", "turn")): job for path, job in jobs.items()}
+    records.complete(turning, shared, jobs)
 
 
 def _scale(plan, public: Examples, epsilon: float) -> float:
@@ -75,7 +80,7 @@ def afterwards(shared, rates: dict[str, float]) -> dict:
         scale = _scale(plan, public, epsilon)
         table = predictions(_pool(matrices, epsilon), known[rate], rate, momentum, scale)
         largest = {name: spectrum.largest for name, spectrum in known[rate].items()}
-        found[condition] = {"predictions": table.to_dict(), "largest_curvature": largest}
+        found[condition] = {"predictions": as_json(table), "largest_curvature": largest}
     return {"conditions": found}
 
 
@@ -119,6 +124,29 @@ def along_the_run(shared, epsilon: float, momentum: float, rate: float) -> dict:
                 ]
             )
     return found
+
+
+def turning(shared, epsilon: float, momentum: float, rate: float) -> dict:
+    """How much of the TOP largest curvatures of each step lies in step WARM's directions.
+
+    One if they hold still, about zero if they are others; a seed a row.
+    """
+    plan, parts, _ = shared
+    network, public, shares = plan.network, parts["calibration"], []
+    seen = Examples(public.inputs[:LOOKED_AT], public.labels[:LOOKED_AT])
+    for seed in FRESH:
+        run = network, parts, np.zeros((1, STEPS, STEPS)), epsilon, momentum, rate, seed
+        start = network.init(seed)
+        quiet = [start, *boundary.train_all(*run, path=True)[_places(), 0]]
+        clip = boundary.median_norm(network, start, public)
+        found = [boundary.top_directions(network, p, seen, clip, TOP, seed) for p in quiet]
+        held, share = found[VISITED.index(WARM)][1], []
+        for parameters, (values, _) in zip(quiet, found, strict=True):
+            product = jax.jit(boundary.hessian_product(network, parameters, seen, clip))
+            kept = sum(float(u @ np.asarray(product(u))) for u in held.T)
+            share.append(kept / values.sum())
+        shares.append(share)
+    return {"share": shares}
 
 
 def _places() -> np.ndarray:

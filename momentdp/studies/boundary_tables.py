@@ -18,10 +18,12 @@ NAMES |= {"final_0": "final loss only, μ = 0", "final_9": "final loss only, μ 
 NAMES |= {f"made_{at}_{k}": f"made at μ = {mu}, start {n}"
           for at, mu in ((0, 0), (9, 0.9)) for k, n in (("b", 2), ("c", 3))}  # fmt: skip
 NAMES |= {"control": "control (knows neither)", NO_NOISE: "no noise"}
-SCORES = {
+SCORES = {"static": "static", "NoiseCurve": "NoiseCurve (μ = 0)"}
+SCORES |= {
     name: f"MOMENT-DP, {'clipped map' if clipped else 'plain Hessian'}, step {steps}"
     for name, (clipped, steps) in CURVATURES.items()
 }
+SCORES |= {name: name for name in ("final + mean", "root of final x mean")}
 
 
 def _title(condition: str) -> str:
@@ -144,7 +146,7 @@ def agreement(runs: pd.DataFrame, folder: Path = RESULTS) -> pd.DataFrame:
         pairs = tests[tests["condition"] == condition]
         for name, score in found.items():
             frozen = "before" if name in found.attrs["frozen"] else "after"
-            row = {"score": SCORES.get(name, name), "computed": frozen, "condition": condition}
+            row = {"score": SCORES[name], "computed": frozen, "condition": condition}
             if score.notna().all():
                 said = score[pairs["first"]].to_numpy() - score[pairs["second"]].to_numpy()
                 row["tau"] = ranking.kendall_tau(score.to_numpy(), truth)
@@ -167,7 +169,8 @@ def side_by_side(agreed: pd.DataFrame) -> pd.DataFrame:
             return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
         return ""
 
-    grouped = agreed.groupby(["score", "computed"], sort=False)
+    order = pd.Categorical(agreed["score"], SCORES.values())
+    grouped = agreed.assign(score=order).groupby(["score", "computed"], observed=True)
     table = grouped[["tau", "resolved pairs", "regret %", "observed / predicted"]].agg(
         over_conditions
     )

@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 from jax_privacy.clipping import clipped_grad
 
+from momentdp.dynamics.spectra import Spectrum
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import boundary, boundary_designs, boundary_study, boundary_tables
 from momentdp.studies.boundary_networks import NETWORKS
 from momentdp.studies.images import digits_images, load_cifar10
@@ -65,12 +67,11 @@ def test_the_convolutional_network_by_lax(parts):
     np.testing.assert_allclose(network.scores(start, inputs), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("clipped", [True, False])
-def test_curvature_is_the_largest_eigenvalue_of_the_weighted_hessian(parts, clipped):
+def test_curvature_is_the_largest_eigenvalue_of_the_weighted_hessian(parts):
     """Against power iteration on Hessian-vector products of the whole public set at once."""
     network, public = NETWORKS["mlp"], parts["calibration"]
     start = network.init(0)
-    clip = boundary.median_norm(network, start, public) if clipped else np.inf
+    clip = boundary.median_norm(network, start, public)
     norms = network.gradient_norms(start, public.inputs, public.labels)
     weights = jnp.minimum(1.0, clip / norms)
     slope = jax.jit(
@@ -84,6 +85,9 @@ def test_curvature_is_the_largest_eigenvalue_of_the_weighted_hessian(parts, clip
     spectrum = boundary.curvature(network, start, public, clip, 0)
     assert abs(spectrum.largest / value - 1) < 1e-2
     assert spectrum.multiplicities.sum() == pytest.approx(network.parameters)
+    values, vectors = boundary.top_directions(network, start, public, clip, 2, 0)
+    assert values[-1] == pytest.approx(spectrum.largest, rel=1e-5)
+    assert abs(vectors[:, -1] @ v) / np.linalg.norm(v) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_parts_are_disjoint_and_scaled_by_the_public_one(parts):
@@ -144,6 +148,61 @@ def test_tables_by_hand():
     assert removed["dense"] == 0 and removed["a"] == pytest.approx(1 - 0.5 / 0.2)
 
 
+def test_a_flip_is_resolved_at_both_momenta_with_opposite_signs():
+    """a and b change places at budget 1, far apart; a and c never do; budget 4 is noise."""
+    place = {"1 0": {"a": 1.0, "b": 2.0, "c": 3.0}, "1 0.9": {"a": 2.0, "b": 1.0, "c": 3.0}}
+    place |= {"4 0": dict.fromkeys("abc", 1.0), "4 0.9": dict.fromkeys("abc", 1.0)}
+    draw = np.random.default_rng(0)
+    rows = [
+        (condition, seed, name, loss + 0.01 * draw.normal())
+        for condition, means in place.items()
+        for seed in range(6)
+        for name, loss in means.items()
+    ]
+    runs = pd.DataFrame(rows, columns=["condition", "seed", "mechanism", "test_loss"])
+    found = boundary_tables.flips(runs)
+    assert found[["epsilon", "first", "second"]].to_numpy().tolist() == [["1", "a", "b"]]
+    wide = runs[runs.condition == "1 0"].pivot(
+        index="seed", columns="mechanism", values="test_loss"
+    )
+    gap = wide["a"] - wide["b"]
+    assert found["t at μ = 0"].item() == pytest.approx(gap.mean() / gap.std() * np.sqrt(6))
+    assert found["t at μ = 0"].item() < 0 < found["t at μ = 0.9"].item()
+    counted = boundary_tables.comparisons(runs).loc["all"]
+    assert counted.tolist() == [3, 12, 6, 1, 0]
+
+
+def test_scores_side_by_side_by_hand():
+    agreed = pd.DataFrame(
+        {
+            "score": ["static", "static", "NoiseCurve (μ = 0)", "NoiseCurve (μ = 0)"],
+            "computed": ["before"] * 2 + ["after"] * 2,
+            "tau": [0.5, 0.7, 0.2, np.nan],
+            "resolved pairs": [0.5, 1.0, 0.5, np.nan],
+            "regret %": [1.0, 2.0, 3.0, np.nan],
+            "observed / predicted": np.nan,
+        }
+    )
+    table = boundary_tables.side_by_side(agreed)
+    assert table.loc["static", "tau"] == "0.60 (0.50 to 0.70)"
+    assert table.loc["NoiseCurve (μ = 0)", "tau"] == "void in 1"
+    assert table.loc["static", "observed / predicted"] == ""
+
+
+def test_an_unstable_curvature_makes_a_prediction_void():
+    """Stable below 2 (1 + mu): at momentum 0.9 a curvature of 3 is, at momentum 0 it is not."""
+    pool = {"iid": Mechanism.from_noising_matrix(np.eye(100))}
+    spectra = {"MOMENT-DP": Spectrum([0.5]), "MOMENT-DP after 50": Spectrum([3.0])}
+    still = boundary_designs.predictions(pool, spectra, 1.0, 0.0, 0.1).loc["iid"]
+    assert np.isnan(still["MOMENT-DP after 50"])
+    # theta <- (1 - eta lambda) theta + eta z: the variance of a geometric sum.
+    variance = 0.1**2 * (1 - 0.25**100) / (1 - 0.25)
+    assert still["MOMENT-DP"] == pytest.approx(0.5 * 0.5 * variance)
+    moving = boundary_designs.predictions(pool, spectra, 1.0, 0.9, 0.1).loc["iid"]
+    assert moving["MOMENT-DP after 50"] > 0
+    assert boundary_designs.as_json(pd.DataFrame({"a": [1.0, np.nan]})) == {"a": {0: 1.0, 1: None}}
+
+
 def test_the_records_are_complete_and_say_what_the_chapter_says():
     runs = boundary_tables.load_runs()
     assert runs.groupby("condition")["seed"].nunique().tolist() == [20] * 4
@@ -152,8 +211,11 @@ def test_the_records_are_complete_and_say_what_the_chapter_says():
     assert {record["frozen"] for record in records} == {digest}
     t = boundary_tables.interaction(runs, "made_9", "made_0")["t"]
     assert t["ε = 1, μ = 0"] > 5 and t["ε = 1, μ = 0.9"] < -5
-    scores = boundary_tables.agreement(runs)["resolved pairs"]
-    assert scores["root of final x mean"] > scores["MOMENT-DP"] > scores["static"]
+    agreed = boundary_tables.agreement(runs)
+    scores = agreed.groupby("score")["resolved pairs"].mean()
+    final = scores["MOMENT-DP, clipped map, step 10"]
+    assert scores["root of final x mean"] > final > scores["static"]
+    assert boundary_tables.comparisons(runs).loc["classics"].tolist() == [4, 24, 24, 0, 0]
 
 
 @pytest.mark.skipif(not CIFAR.exists(), reason="CIFAR-10 is not at hand")
