@@ -144,7 +144,7 @@ def turning(shared, epsilon: float, momentum: float, rate: float) -> dict:
         for parameters, (values, _) in zip(quiet, found, strict=True):
             product = jax.jit(boundary.hessian_product(network, parameters, seen, clip))
             kept = sum(float(u @ np.asarray(product(u))) for u in held.T)
-            share.append(kept / values.sum())
+            share.append(float(kept / values.sum()))
         shares.append(share)
     return {"share": shares}
 

@@ -65,6 +65,12 @@ def predicted(folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
     return found
 
 
+def foreseen(score: str = "root of final x mean", folder: Path = RESULTS) -> pd.DataFrame:
+    """One score of each mechanism (rows) in each condition (columns)."""
+    found = {_title(condition): table[score] for condition, table in predicted(folder).items()}
+    return pd.DataFrame(found).rename(index=NAMES)
+
+
 def means(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
     """Mean outcome of each mechanism (rows) in each condition (columns)."""
     table = runs.pivot_table(index="mechanism", columns="condition", values=outcome)
@@ -224,3 +230,13 @@ def final_by_curvature(momentum: str, folder: Path = RESULTS) -> pd.DataFrame:
         for name, values in record["final_by_curvature"].items()
     }
     return pd.DataFrame(found, index=pd.Index(record["steps"], name="step")).rename(columns=NAMES)
+
+
+def turned(folder: Path = RESULTS) -> pd.DataFrame:
+    """Share of the largest curvatures after each number of steps that lies in the directions which
+    were the largest at the designs' step, mean over seeds; a momentum a column."""
+    columns = {}
+    for momentum in ("0", "0.9"):
+        record = read_record(Path(folder) / f"turn-{momentum}.json")
+        columns[f"μ = {momentum}"] = np.mean(record["share"], axis=0)
+    return pd.DataFrame(columns, index=pd.Index(record["steps"], name="step"))
