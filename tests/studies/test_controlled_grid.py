@@ -181,7 +181,7 @@ def test_the_panel_says_what_other_code_found():
     assert stored.loc["pool", :].loc["without iid", "static"] < 55
 
 
-def test_draws_add_up_to_the_damage_and_power_to_the_energy():
+def test_draws_add_up_to_the_damage():
     spectrum = mdp.spectra.log_spaced(16, 10.0)
     pool = mdp.catalogue(128, pool=["iid", "bisr"])
     transfers = quadratic_tables.held_step_transfers(spectrum, "cosine", (0.0, 0.9), 0.4)
@@ -190,6 +190,12 @@ def test_draws_add_up_to_the_damage_and_power_to_the_energy():
     damage = mdp.damage(pool["bisr"], mdp.Momentum(0.9), spectrum, rates)
     assert table.loc[("momentum 0.9", "bisr"), "damage"] == pytest.approx(damage)
     np.testing.assert_allclose(table.drop(columns="damage").sum(axis=1), table["damage"])
-    # Parseval; all frequencies but the first and the last stand for two
-    found = quadratic_tables.power({"one": [1.0] + [0.0] * 127, "eye": np.eye(128)})
-    np.testing.assert_allclose(found, 1.0)
+    energy = 0.5 * spectrum.eigenvalues @ np.square(transfers["momentum 0"])[:, ::-1]
+    by_hand = [energy[0], energy[1:8].sum(), energy[8:32].sum(), energy[32:].sum()]
+    np.testing.assert_allclose(table.loc[("momentum 0", "iid")].iloc[1:], by_hand)
+
+
+def test_power_of_one_impulse_is_its_square_at_every_frequency():
+    found = quadratic_tables.power({"two": [2.0] + [0.0] * 127, "matrix": 3.0 * np.eye(128)})
+    np.testing.assert_allclose(found, [[4.0, 9.0]] * 65)
+    assert found.index[-1] == 0.5

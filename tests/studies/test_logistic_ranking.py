@@ -109,5 +109,5 @@ def test_two_curvatures_agree_on_the_best_or_on_all(two_data_sets):
     found = logistic_ranking.curvature_table(both)
     assert found.loc[7].to_dict() == {"top1_unchanged": 1, "ranking_unchanged": 1}
     assert found.loc[8].to_dict() == {"top1_unchanged": 0, "ranking_unchanged": 0}
-    last = both.assign(full=[*range(7), 8, 7] * 2)
-    assert logistic_ranking.curvature_table(last).loc[7].tolist() == [1, 0]
+    second = both.assign(full=[0, 2, 1, *range(3, 9)] * 2)
+    assert logistic_ranking.curvature_table(second).loc[7].tolist() == [1, 0]
