@@ -163,13 +163,8 @@ def show_table(table: pd.DataFrame, digits: int = 3) -> None:
     shown = table.rename(index=label, columns=label)
     if shown.index.nlevels == 1:
         shown = shown.rename_axis(index=None, columns=shown.index.name)
-    html = shown.to_html(
-        border=0,
-        classes="table",
-        justify="left",
-        na_rep="",
-        float_format=lambda value: readable(value, digits),
-    )
+    look = {"border": 0, "classes": "table", "justify": "left", "na_rep": ""}
+    html = shown.to_html(float_format=lambda value: readable(value, digits), **look)
     display(HTML(f'<div style="overflow-x: auto" tabindex="0">{html}</div>'))
 
 
