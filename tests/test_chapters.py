@@ -18,7 +18,7 @@ CHAPTERS: dict[str, tuple[dict[str, object], str]] = {
     "05_intervention": ({"el": 0.2, "other_el": 0.4}, "size_noisecurve"),
     "06_logistic": ({"epsilon": 1.0}, "share"),
     "07_cnn_boundary": ({"steps": 4}, "fallen"),
-    "07b_crossing": ({"delta": 1e-6}, "louder"),
+    "07b_crossing": ({"outcome": "test_accuracy"}, "t_still"),
     "08_prior_work": ({"final_ratio": 0.5}, "root_mean"),
     "09_synthesis": ({"momentum": 0.5}, "live_banded"),
     "10_choose": ({"run_file": "../examples/momentum_off.yaml"}, "spread"),

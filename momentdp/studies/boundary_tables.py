@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.dynamics.transfer import stability_limit
 from momentdp.evaluation import ranking
 from momentdp.studies.boundary_designs import CURVATURES
 from momentdp.studies.boundary_study import RESULTS
@@ -69,6 +71,19 @@ def foreseen(score: str = "root of final x mean", folder: Path = RESULTS) -> pd.
     """One score of each mechanism (rows) in each condition (columns)."""
     found = {_title(condition): table[score] for condition, table in predicted(folder).items()}
     return pd.DataFrame(found).rename(index=NAMES)
+
+
+def stability(folder: Path = RESULTS) -> pd.DataFrame:
+    """eta lambda_max over its limit 2 (1 + mu), a curvature a row: void from one on."""
+    declared = json.loads((Path(folder) / "frozen.json").read_text())["conditions"]
+    after = Path(folder) / "after.json"
+    seen, found = read_record(after)["conditions"] if after.exists() else declared, {}
+    for condition, about in declared.items():
+        momentum = float(condition.split()[1])
+        rate = about["effective_rate"] * (1 - momentum) / stability_limit(Momentum(momentum))
+        largest = seen[condition]["largest_curvature"]
+        found[_title(condition)] = {SCORES[name]: rate * largest[name] for name in CURVATURES}
+    return pd.DataFrame(found)
 
 
 def means(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
@@ -195,48 +210,3 @@ def seeds_needed(runs: pd.DataFrame, outcome: str, power: float = 0.8) -> pd.Ser
         gap = wide["dense"] - wide["toeplitz_mean"]
         rows[_title(condition)] = int(np.ceil((quantiles * gap.std() / abs(gap.mean())) ** 2)) + 2
     return pd.Series(rows, name=outcome)
-
-
-def _path(momentum: str, folder: Path) -> dict:
-    return read_record(Path(folder) / f"path-{momentum}.json")
-
-
-def largest_along(folder: Path = RESULTS) -> pd.DataFrame:
-    """The largest curvature after each number of steps without noise, mean over seeds."""
-    names, columns = {"plain": "plain Hessian", "clipped": "clipped map"}, {}
-    for kind, title in names.items():
-        for momentum in ("0", "0.9"):
-            record = _path(momentum, folder)
-            columns[f"{title}, μ = {momentum}"] = np.mean(record[kind], axis=0)
-    return pd.DataFrame(columns, index=pd.Index(record["steps"], name="step"))
-
-
-def damage_along(momentum: str, folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
-    """Loss from noise after each number of steps, as predicted and as observed (nats)."""
-    record = _path(momentum, folder)
-    steps = pd.Index(record["steps"][1:], name="step")
-    observed = {name: np.mean(found, axis=0) for name, found in record["observed"].items()}
-    return {
-        "predicted": pd.DataFrame(record["predicted"], index=steps).rename(columns=NAMES),
-        "observed": pd.DataFrame(observed, index=steps).rename(columns=NAMES),
-    }
-
-
-def final_by_curvature(momentum: str, folder: Path = RESULTS) -> pd.DataFrame:
-    """Final damage as the curvature after each number of steps would predict it, mean over seeds."""
-    record = _path(momentum, folder)
-    found = {
-        name: np.mean(np.array(values, float), axis=0)
-        for name, values in record["final_by_curvature"].items()
-    }
-    return pd.DataFrame(found, index=pd.Index(record["steps"], name="step")).rename(columns=NAMES)
-
-
-def turned(folder: Path = RESULTS) -> pd.DataFrame:
-    """Share of the largest curvatures after each number of steps that lies in the directions which
-    were the largest at the designs' step, mean over seeds; a momentum a column."""
-    columns = {}
-    for momentum in ("0", "0.9"):
-        record = read_record(Path(folder) / f"turn-{momentum}.json")
-        columns[f"μ = {momentum}"] = np.mean(record["share"], axis=0)
-    return pd.DataFrame(columns, index=pd.Index(record["steps"], name="step"))
