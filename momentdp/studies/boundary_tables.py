@@ -45,8 +45,8 @@ def load_runs(folder: Path = RESULTS) -> pd.DataFrame:
             about = {key: record[key] for key in ("condition", "seed")}
             rows.append(about | {"mechanism": mechanism} | found)
     runs = pd.DataFrame(rows)
-    conditions = runs.groupby("seed")["condition"].transform("nunique")
-    return runs[conditions == runs["condition"].nunique()]
+    declared = json.loads((Path(folder) / "frozen.json").read_text())["conditions"]
+    return runs[runs.groupby("seed")["condition"].transform("nunique") == len(declared)]
 
 
 def predicted(folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
