@@ -82,7 +82,7 @@ class Convolutional(SmallNetwork):
 
     def scores(self, parameters, inputs) -> Float[Array, "n classes"]:
         *convolutions, V, c = self.layers(parameters)
-        hidden = inputs.reshape(-1, 16, 16, 3)
+        hidden = jnp.asarray(inputs).reshape(-1, 16, 16, 3)
         for kernel, bias in zip(convolutions[::2], convolutions[1::2], strict=True):
             hidden = patches_convolution(hidden, kernel)
             n, height, width, channels = hidden.shape
