@@ -122,7 +122,7 @@ def flips(runs: pd.DataFrame) -> pd.DataFrame:
     tests[["epsilon", "momentum"]] = tests["condition"].str.split(expand=True)
     tests = tests[tests["p_holm"] < 0.05]
     wide = tests.pivot(index=["epsilon", "first", "second"], columns="momentum", values="t")
-    wide = wide.dropna()
+    wide = wide.reindex(columns=["0", "0.9"]).dropna()
     wide = wide[np.sign(wide["0"]) != np.sign(wide["0.9"])].reset_index()
     wide[["first", "second"]] = wide[["first", "second"]].replace(NAMES)
     return wide.rename(columns={"0": "t at μ = 0", "0.9": "t at μ = 0.9"}).rename_axis(columns=None)
