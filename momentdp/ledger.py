@@ -43,6 +43,7 @@ STUDIES = (
     "momentdp.studies.quadratic_tables",
     "momentdp.studies.logistic_tables",
     "momentdp.studies.cnn_live",
+    "momentdp.studies.cnn_tables",
     "momentdp.studies.solvers",
 )
 
@@ -134,8 +135,7 @@ def record(values: Mapping[str, object], folder: Path = DATA, **fields: object) 
     Raises:
         ValueError: what :func:`load` refuses, or a field that is no column.
     """
-    extra = sorted(set(fields) - set(_OURS[2:]))
-    if extra:
+    if extra := sorted(set(fields) - set(_OURS[2:])):
         raise _checks.refuse("fields", ", ".join(extra), f"use {', '.join(_OURS[2:])}")
     rows = _read(folder / "ours.csv", _OURS).set_index("id").to_dict("index")
     for identity, value in values.items():
@@ -162,8 +162,7 @@ def fresh(studies: tuple[str, ...] = STUDIES) -> dict[str, object]:
     values: dict[str, object] = {}
     for study in studies:
         rows = importlib.import_module(study).ledger_rows()
-        twice = sorted(values.keys() & rows.keys())
-        if twice:
+        if twice := sorted(values.keys() & rows.keys()):
             raise _checks.refuse(study, ", ".join(twice), "let one study own each id")
         values |= rows
     return values
@@ -199,8 +198,7 @@ def _read(path: Path, columns: list[str]) -> pd.DataFrame:
     rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     if list(rows.columns) != columns:
         raise _checks.refuse(f"{path.name} columns", list(rows.columns), f"use {columns}")
-    twice = rows.loc[rows["id"].duplicated(), "id"]
-    if len(twice):
+    if len(twice := rows.loc[rows["id"].duplicated(), "id"]):
         raise _checks.refuse(f"{path.name} id", ", ".join(twice), "give each id one row")
     return rows
 
@@ -228,8 +226,7 @@ def _typed(row: dict[str, str]) -> dict[str, object]:
         tolerance = 0.5 * 10.0 ** int(Decimal(row["reported"]).as_tuple().exponent)
     else:
         tolerance = np.nan if label else 0.0
-    tried = row["settings_tried"] or str(int(not missing))
-    if not tried.isdigit():
+    if not (tried := row["settings_tried"] or str(int(not missing))).isdigit():
         raise _checks.refuse(f"{identity} settings_tried", repr(tried), "give a whole number")
     values = {
         "reported": row["reported"] if label else parsed("reported"),

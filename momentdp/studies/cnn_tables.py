@@ -112,14 +112,19 @@ def cost_of_noise(records: pd.DataFrame, outcome: str = "test_loss") -> pd.DataF
     return by_condition.mean().assign(**{"standard error": errors})
 
 
+def calibrated(folder: Path = RESULTS) -> pd.DataFrame:
+    """What was measured at each start: a calibration record a row."""
+    paths = sorted(Path(folder).glob("calibration.*.json"))
+    return pd.DataFrame([read_record(path) for path in paths])
+
+
 def predicted_damage(folder: Path = RESULTS) -> pd.DataFrame:
     """MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
 
     From the curvature at initialisation; the mean over the seeds that were calibrated.
     """
     found = []
-    for path in sorted(Path(folder).glob("calibration.*.json")):
-        known = read_record(path)
+    for known in calibrated(folder).to_dict("records"):
         pool = catalogue(known["steps"], pool=list(POOL))
         spectrum = Spectrum(known["eigenvalues"], known["multiplicities"])
         scale = known["noise_multiplier"] * known["clip_norm"] / known["batch_size"]
@@ -172,7 +177,7 @@ def ledger_rows() -> dict[str, float | str]:
             rows[f"cnn.{condition}.{place}_accuracy"] = 100 * row[f"{place}_mean"]
         rows[f"cnn.{condition}.spread"] = 100 * row["spread"]
         rows[f"cnn.{condition}.combined_se"] = 100 * row["combined_se"]
-    largest = records.sort_values("seed")["lambda_max"].iloc[0]
+    largest = calibrated()["lambda_max"][0]
     rows |= {"cnn.eta0": 0.3 / largest, "cnn.rejected_eta_lmax": 0.05 * largest}
     spreads = [value for name, value in rows.items() if name.endswith("spread")]
     if len(spreads) == len(CONDITIONS):
