@@ -8,7 +8,7 @@ import numpy as np
 import oracles
 import pytest
 
-from momentdp.dynamics import schedules
+from momentdp.dynamics import core, literal, schedules
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum
 from momentdp.dynamics.transfer import spectral_radius, stability_limit, transfer
@@ -180,3 +180,25 @@ def test_stability_limit_is_where_the_step_matrix_starts_to_grow(momentum, optio
     for factor, grows in ((0.999, False), (1.001, True)):
         system = optimizer.system(np.array([factor * limit / 1.2]))  # lambda + decay = 1.2
         assert (spectral_radius(system, np.array([1.0]), 0)[0] > 1) == grows
+
+
+def test_the_literal_operator_is_its_own_path_and_the_transfer():
+    H, U = oracles.rotated(EIGENVALUES)
+    rates, d = schedules.cosine(5, 0.4), len(EIGENVALUES)
+    operator = literal.transfer_operator(H, 0.9, rates)
+    noise = np.random.default_rng(0).normal(size=(5, d))
+    path = literal.final_error(H, 0.9, rates, noise)
+    np.testing.assert_allclose(operator @ noise.ravel(), path, rtol=1e-12, atol=1e-15)
+    g = transfer(Momentum(0.9), Spectrum(EIGENVALUES), rates)
+    blocks = np.hstack([U @ np.diag(column) @ U.T for column in g.T])
+    np.testing.assert_allclose(operator, blocks, rtol=1e-10, atol=1e-12)
+
+
+def test_dense_damage_by_loops():
+    rng = np.random.default_rng(0)
+    g, weights, noising = rng.normal(size=(2, 4)), rng.uniform(size=2), rng.normal(size=(4, 4))
+    expected = 0.0
+    for mode in range(2):
+        for column in range(4):
+            expected += 0.5 * weights[mode] * sum(g[mode] * noising[:, column]) ** 2
+    assert float(core.dense_damage(g, weights, noising)) == pytest.approx(expected, rel=1e-5)
