@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 
 from momentdp._checks import refuse
+from momentdp.dynamics.optimizers import Momentum
+from momentdp.dynamics.spectra import Spectrum
 from momentdp.studies import boundary, boundary_designs, records
-from momentdp.studies.boundary_designs import PLANS, frozen_design, of_budget
+from momentdp.studies.boundary import STEPS
+from momentdp.studies.boundary_designs import EPSILONS, PLANS, frozen_design, of_budget
 from momentdp.studies.boundary_paths import complete_paths
 from momentdp.studies.cnn_tables import NO_NOISE
 from momentdp.studies.images import ImageSet, load_cifar10
+from momentdp.synthesize import synthesize
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "boundary"
 SEEDS = tuple(range(20))
@@ -30,20 +34,31 @@ def verify() -> None:
         frozen_design(folder_of(network))
 
 
-def run_study(images: ImageSet, folder: Path = RESULTS) -> None:
-    """Run what is missing: a record for each seed, budget and momentum, all mechanisms in each."""
+def run_study(images: ImageSet, folder: Path = RESULTS, *, late: bool = False) -> None:
+    """Run what is missing: a record for each seed, budget and momentum, all mechanisms in each.
+
+    `late` runs instead a control that was added when the outcomes were known, in records of its own.
+    """
     frozen, matrices = frozen_design(folder)
     if frozen["data_sha256"] != images.sha256:
         raise refuse("images", images.sha256, f"use the data of the designs: {frozen['data']}")
-    network = PLANS[frozen.get("network", "mlp")].network
+    network, kind = PLANS[frozen.get("network", "mlp")].network, "late" if late else "run"
+    matrices = late_control() if late else matrices
     digest, jobs = boundary_designs.digest(folder), {}
     for seed in SEEDS:  # first, so that a study that is stopped is balanced
         for condition, declared in frozen["conditions"].items():
             epsilon, momentum = map(float, condition.split())
             identity = {"condition": condition, "seed": seed, "frozen": digest}
             arguments = (epsilon, momentum, declared["effective_rate"], seed)
-            jobs[folder / f"run-{epsilon:g}-{momentum:g}-{seed}.json"] = identity, arguments
+            jobs[folder / f"{kind}-{epsilon:g}-{momentum:g}-{seed}.json"] = identity, arguments
     records.complete(one_run, (network, boundary.prepare(images), matrices), jobs)
+
+
+def late_control() -> dict[str, np.ndarray]:
+    """`flat_9`: made at momentum 0.9 as `made_9` is, without curvature; no rate enters it."""
+    flat = Momentum(0.9), Spectrum([1e-9]), np.full(STEPS, 0.1)
+    made = synthesize(*flat, structure="dense", trajectory_weight=1.0).mechanism
+    return {f"{epsilon:g} flat_9": np.asarray(made.noising_matrix) for epsilon in EPSILONS}
 
 
 def one_run(shared, epsilon: float, momentum: float, rate: float, seed: int) -> dict:
@@ -80,7 +95,9 @@ def add_study_parser(commands) -> None:
     command.add_argument("--network", choices=sorted(PLANS), default="mlp")
     command.add_argument("--freeze-only", action="store_true", help="declare, and run nothing")
     command.add_argument(
-        "--trajectories", action="store_true", help="curvature and damage along runs, instead"
+        "--afterwards",
+        action="store_true",
+        help="instead: curvature and damage along runs, and a control that was added late",
     )
     command.set_defaults(call=_call)
 
@@ -92,8 +109,9 @@ def _call(arguments) -> int:
     declared = frozen_design(folder)[0].get("network", "mlp")
     if declared != arguments.network:
         raise refuse("network", arguments.network, f"the folder's designs are for {declared}")
-    if arguments.trajectories:
+    if arguments.afterwards:
         complete_paths(images, folder)
+        run_study(images, folder, late=True)
     elif not arguments.freeze_only:
         run_study(images, folder)
     return 0

@@ -19,7 +19,8 @@ NAMES = {"made_0": "made at μ = 0", "made_9": "made at μ = 0.9"}
 NAMES |= {"final_0": "final loss only, μ = 0", "final_9": "final loss only, μ = 0.9"}
 NAMES |= {f"made_{at}_{k}": f"made at μ = {mu}, start {n}"
           for at, mu in ((0, 0), (9, 0.9)) for k, n in (("b", 2), ("c", 3))}  # fmt: skip
-NAMES |= {"control": "control (knows neither)", NO_NOISE: "no noise"}
+NAMES |= {"control": "made at μ = 0, no curvature", "flat_9": "made at μ = 0.9, no curvature"}
+NAMES |= {NO_NOISE: "no noise"}
 SCORES = {"static": "static", "NoiseCurve": "NoiseCurve (μ = 0)"}
 SCORES |= {
     name: f"MOMENT-DP, {'clipped map' if clipped else 'plain Hessian'}, step {steps}"
@@ -33,13 +34,14 @@ def _title(condition: str) -> str:
     return f"ε = {epsilon}, μ = {momentum}"
 
 
-def load_runs(folder: Path = RESULTS) -> pd.DataFrame:
+def load_runs(folder: Path = RESULTS, kind: str = "run") -> pd.DataFrame:
     """One row a run: condition ("epsilon momentum"), mechanism, seed, and the outcomes.
 
-    Whole seeds only: one that has not run in every condition is left out.
+    Whole seeds only: one that has not run in every condition is left out. `kind` "late" reads the
+    control that was added when the outcomes were known.
     """
     rows = []
-    for path in sorted(Path(folder).glob("run-*.json")):
+    for path in sorted(Path(folder).glob(f"{kind}-*.json")):
         record = read_record(path)
         for mechanism, found in record["outcomes"].items():
             about = {key: record[key] for key in ("condition", "seed")}
@@ -102,6 +104,18 @@ def interaction(runs: pd.DataFrame, first: str, second: str, outcome="test_loss"
         rows[condition] = {"difference": gap.mean(), "standard error": gap.sem()}
         rows[condition] |= {"t": test.statistic, "p": test.pvalue}
     return pd.DataFrame(rows).T.rename(index=_title)
+
+
+def exchange(runs: pd.DataFrame, first: str, second: str, outcome="test_loss") -> pd.DataFrame:
+    """How much `first` minus `second` changes from momentum 0 to 0.9, paired over seeds."""
+    wide = runs.pivot_table(index=["seed", "condition"], columns="mechanism", values=outcome)
+    gaps, rows = (wide[first] - wide[second]).unstack("condition"), {}
+    for epsilon in sorted({condition.split()[0] for condition in gaps}):
+        change = gaps[f"{epsilon} 0.9"] - gaps[f"{epsilon} 0"]
+        test = stats.ttest_1samp(change, 0.0)
+        rows[f"ε = {epsilon}"] = {"change": change.mean(), "standard error": change.sem()}
+        rows[f"ε = {epsilon}"] |= {"t": test.statistic, "p": test.pvalue}
+    return pd.DataFrame(rows).T
 
 
 def noise_cost_removed(runs: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:

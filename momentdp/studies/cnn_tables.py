@@ -118,12 +118,12 @@ def calibrated(folder: Path = RESULTS) -> pd.DataFrame:
     return pd.DataFrame([read_record(path) for path in paths])
 
 
-def predicted_damage(folder: Path = RESULTS) -> pd.DataFrame:
-    """MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
+def predicted_damage(folder: Path = RESULTS) -> dict[int, pd.DataFrame]:
+    """Seed -> MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
 
-    From the curvature at initialisation; the mean over the seeds that were calibrated.
+    From the curvature at the initialisation of that seed.
     """
-    found = []
+    found = {}
     for known in calibrated(folder).to_dict("records"):
         pool = catalogue(known["steps"], pool=list(POOL))
         spectrum = Spectrum(known["eigenvalues"], known["multiplicities"])
@@ -135,8 +135,19 @@ def predicted_damage(folder: Path = RESULTS) -> pd.DataFrame:
             table[condition] = {
                 n: damage(m, *home, noise_multiplier=scale) for n, m in pool.items()
             }
-        found.append(pd.DataFrame(table))
-    return sum(found) / len(found)
+        found[known["seed"]] = pd.DataFrame(table)
+    return found
+
+
+def excess_along(condition: str, seed: int, outcome: str, folder: Path = RESULTS) -> pd.DataFrame:
+    """Outcome of each mechanism less that of the run without noise, a checkpoint a row."""
+    paths = Path(folder).glob(f"{condition}.*.{seed}.json")
+    along = {
+        record["mechanism"]: {point["step"]: point[outcome] for point in record["checkpoints"]}
+        for record in map(read_record, sorted(paths))
+    }
+    table = pd.DataFrame(along).rename_axis("step")
+    return table.drop(columns=NO_NOISE).sub(table[NO_NOISE], axis=0)
 
 
 def power(
