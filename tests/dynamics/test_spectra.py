@@ -114,3 +114,14 @@ BAD = [
 def test_bad_input(build, message):
     with pytest.raises(ValueError, match="^" + message):
         build()
+
+
+def test_from_hvp_counts_rounding_below_zero_as_zero():
+    diagonal = np.array([1.0, 0.5, 0.2, -1e-4, 0.0, 0.0, 0.0, 0.0])
+    found = spectra.from_hvp(lambda v: diagonal * v, 8, 5, 1, jax.random.key(0))
+    values = np.sort(found.eigenvalues)
+    np.testing.assert_allclose(values[-3:], [0.2, 0.5, 1.0], rtol=1e-4)
+    assert (np.abs(values[:-3]) < 1e-4).all() and (values >= 0).all()
+    assert (values[:-3] == 0).any()
+    with pytest.raises(ValueError, match="negative"):
+        spectra.from_hvp(lambda v: 20 * diagonal * v - v, 8, 5, 1, jax.random.key(0))
