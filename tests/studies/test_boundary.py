@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from jax_privacy.clipping import clipped_grad
+from scipy import stats
 
 from momentdp.dynamics.spectra import Spectrum
 from momentdp.mechanisms.mechanism import Mechanism
@@ -229,3 +230,26 @@ def test_a_committed_record_trains_again_to_the_same_outcome():
     for name, outcome in found.items():
         expected = record["outcomes"][name]
         assert outcome["test_loss"] == pytest.approx(expected["test_loss"], abs=2e-3)
+
+
+def test_exchange_is_the_change_of_a_paired_difference():
+    rng = np.random.default_rng(0)
+    rows = [
+        {"condition": c, "seed": s, "mechanism": m, "test_loss": rng.normal()}
+        for c in ("1 0", "1 0.9") for s in range(6) for m in ("a", "b")
+    ]  # fmt: skip
+    found = boundary_tables.exchange(pd.DataFrame(rows), "a", "b").loc["ε = 1"]
+    loss = {(r["condition"], r["seed"], r["mechanism"]): r["test_loss"] for r in rows}
+    gap = {c: [loss[c, s, "a"] - loss[c, s, "b"] for s in range(6)] for c in ("1 0", "1 0.9")}
+    expected = stats.ttest_rel(gap["1 0.9"], gap["1 0"])
+    assert found["t"] == pytest.approx(expected.statistic)
+    assert found["p"] == pytest.approx(expected.pvalue)
+    assert found["change"] == pytest.approx(np.mean(gap["1 0.9"]) - np.mean(gap["1 0"]))
+
+
+def test_the_late_control_trained_as_the_others_did():
+    """Its records repeat the run without noise, to the last digit."""
+    first, late = boundary_tables.load_runs(), boundary_tables.load_runs(kind="late")
+    assert set(late["mechanism"]) == {"flat_9", "no_noise"} and late["seed"].nunique() == 20
+    both = [t[t["mechanism"] == "no_noise"].set_index(["condition", "seed"]) for t in (first, late)]
+    pd.testing.assert_series_equal(both[0]["test_loss"], both[1]["test_loss"].loc[both[0].index])

@@ -188,11 +188,38 @@ def test_only_whole_seeds_enter_table_4(finished, tmp_path):
     assert set(cnn_tables.load_records(tmp_path, whole=True)["seed"]) == {0}
 
 
+def test_costs_along_the_run_and_predictions_from_the_raw_records():
+    def raw(mechanism):
+        path = cnn_tables.RESULTS / f"momentum_constant.{mechanism}.0.json"
+        return json.loads(path.read_text())["result"]
+
+    found = cnn_tables.excess_along("momentum_constant", 0, "test_loss")
+    expected = (
+        raw("iid")["checkpoints"][1]["test_loss"] - raw("no_noise")["checkpoints"][1]["test_loss"]
+    )
+    assert found.loc[40, "iid"] == pytest.approx(expected, rel=1e-12)
+    assert set(found.columns) == set(cnn_tables.POOL)
+    # Independent noise by the recurrence of heavy ball, one unit impulse for each mode.
+    known = json.loads((cnn_tables.RESULTS / "calibration.0.json").read_text())["result"]
+    values, weights = np.array(known["eigenvalues"]), np.array(known["multiplicities"])
+    error, velocity, squares = np.zeros_like(values), np.ones_like(values), 0.0
+    for _ in range(100):
+        error = error - 0.00229 * velocity
+        squares = squares + error**2
+        velocity = 0.9 * velocity + values * error
+    scale = 1.08116184952 * known["clip_norm"] / 400
+    iid = 0.5 * scale**2 * np.sum(weights * values * squares)
+    predicted = cnn_tables.predicted_damage()[0].loc["iid", "momentum_constant"]
+    assert predicted == pytest.approx(iid, rel=1e-9)
+
+
 @pytest.mark.skipif(not CIFAR.exists(), reason="needs the shared copy of CIFAR-10")
 def test_ten_steps_of_a_committed_record_come_back():
     path = cnn_tables.RESULTS / "momentum_constant.dense.0.json"
     record, start = records.read_record(path), cnn_tables.RESULTS / "calibration.0.json"
-    fields = {field.name: record[field.name] for field in dataclasses.fields(StudySettings)}
+    identity = json.loads(path.read_text())["identity"]
+    fields = {field.name: identity[field.name] for field in dataclasses.fields(StudySettings)}
+    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     images = load_cifar10(CIFAR)
     assert images.sha256 == record["data_sha256"]
     noising = catalogue(record["steps"], pool=["dense"])["dense"].noising_matrix
