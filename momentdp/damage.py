@@ -170,6 +170,9 @@ def quadratic_factor(
     """F with Q = F F' and D_dyn = (sigma^2 / 2) tr(K Q): column i is sqrt(weight_i) g_i."""
     weights = loss_weights(spectrum, loss_curvature)
     g = transfer(optimizer, spectrum, learning_rates, allow_unstable=allow_unstable)
+    if not np.abs(g).max() < 1e100:  # a passing instability that is none: nothing can be solved
+        peak = f"a peak of {np.max(learning_rates):g}, at which the noise grows without bound"
+        raise refuse("learning_rates", peak, "lower the peak: the run diverges")
     return (np.sqrt(weights)[:, None] * g).T
 
 

@@ -144,7 +144,7 @@ def cases(seed: int) -> list[Case]:
         ("logistic", "tests/studies/test_logistic_study.py"),
         ("solvers", "tests/studies/test_solvers.py"),
     ):
-        files = sorted((ROOT / "results" / study).glob("*-*.json"))
+        files = sorted((ROOT / "results" / study).glob("*[-.]*.json"))
         if files:
             name = f"record {study}"
             path = str(random.Random(f"{seed} {name}").choice(files).relative_to(ROOT))

@@ -90,10 +90,12 @@ def add_study_parser(commands) -> None:
         description="Freeze rates, designs and predictions, then run what is missing. Interrupted, "
         "it resumes: call it again with the same folder.",
     )
-    command.add_argument("--data", required=True, help="copy of CIFAR-10")
+    command.add_argument(
+        "--data", required=True, help="copy of CIFAR-10: official archive or images"
+    )
     command.add_argument("--out", required=True, help="folder of the records")
-    command.add_argument("--network", choices=sorted(PLANS), default="mlp")
-    command.add_argument("--freeze-only", action="store_true", help="declare, and run nothing")
+    command.add_argument("--network", choices=sorted(PLANS), default="mlp", help="(mlp)")
+    command.add_argument("--freeze-only", action="store_true", help="declare only, run nothing")
     command.add_argument(
         "--afterwards",
         action="store_true",

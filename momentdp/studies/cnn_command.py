@@ -28,7 +28,7 @@ def add_study_parser(commands) -> None:
     )
     command.add_argument("--out", required=True, help="folder of the records")
     command.add_argument("--seeds", type=int, default=5, help="paired seeds 0, 1, ... (5)")
-    command.add_argument("--conditions", nargs="+", default=list(CONDITIONS), metavar="CONDITION")
+    command.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=CONDITIONS)
     command.add_argument(
         "--mechanisms",
         nargs="+",
@@ -36,13 +36,16 @@ def add_study_parser(commands) -> None:
         metavar="NAME",
         help="names of the catalogue, or no_noise (the paper's five, and no_noise)",
     )
-    command.add_argument("--epsilon", type=float, default=4.0)
-    command.add_argument("--delta", type=float, default=1e-5)
+    command.add_argument("--epsilon", type=float, default=4.0, help="privacy budget (4)")
+    command.add_argument("--delta", type=float, default=1e-5, help="its delta (1e-5)")
     for name in ("steps", "batch_size", "learning_rate", "data_seed"):
         default = getattr(StudySettings(), name)
-        command.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+        option = f"--{name.replace('_', '-')}"
+        command.add_argument(option, type=type(default), default=default, help=f"({default})")
     command.add_argument(
-        "--rate-scale", type=float, help="rate: this over each seed's lambda_max instead"
+        "--rate-scale",
+        type=float,
+        help="take the rate RATE_SCALE / lambda_max of each seed instead",
     )
     command.add_argument("--workers", type=int, default=1, help="local processes (1)")
     command.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")

@@ -188,3 +188,9 @@ def test_ties_share_the_better_place():
     places = mdp.rank(pool, mdp.Momentum(0.5), spectrum, rates, epsilon=2.0, delta=1e-5)["rank"]
     assert places["sqrt"] == places["lr_aware_sqrt"]
     assert sorted(places) in ([1, 1, 3, 4], [1, 2, 2, 4], [1, 2, 3, 3])
+
+
+def test_a_schedule_that_grows_without_bound_is_refused_by_name():
+    with pytest.warns(UserWarning, match="unstable"):
+        with pytest.raises(ValueError, match="learning_rates: got a peak of 40.*the run diverges"):
+            damage_floor(Momentum(0.9), [0.1, 1.0], schedules.cosine(100, 40.0))
