@@ -146,9 +146,9 @@ def cases(seed: int) -> list[Case]:
     ):
         files = sorted((ROOT / "results" / study).glob("*[-.]*.json"))
         if files:
-            name = f"record {study}"
+            name = f"record {study}"  # the first decimal: a seventeenth digit may be no change
             path = str(random.Random(f"{seed} {name}").choice(files).relative_to(ROOT))
-            found.append(Case(name, path, drawn(name, one_match, rb"\d\.\d+"), tests))
+            found.append(Case(name, path, drawn(name, one_match, rb"\d\.\d"), tests))
     return found
 
 
