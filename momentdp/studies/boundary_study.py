@@ -55,7 +55,10 @@ def run_study(images: ImageSet, folder: Path = RESULTS, *, late: bool = False) -
 
 
 def late_control() -> dict[str, np.ndarray]:
-    """`flat_9`: made at momentum 0.9 as `made_9` is, without curvature; no rate enters it."""
+    """(steps, steps) C^-1 of `flat_9`: made at momentum 0.9 as `made_9` is, without curvature.
+
+    No rate and no budget enter it: one matrix for every "epsilon name".
+    """
     flat = Momentum(0.9), Spectrum([1e-9]), np.full(STEPS, 0.1)
     made = synthesize(*flat, structure="dense", trajectory_weight=1.0).mechanism
     return {f"{epsilon:g} flat_9": np.asarray(made.noising_matrix) for epsilon in EPSILONS}

@@ -12,7 +12,7 @@ from momentdp.dynamics.transfer import stability_limit
 from momentdp.evaluation import ranking
 from momentdp.studies.boundary_designs import CURVATURES
 from momentdp.studies.boundary_study import RESULTS
-from momentdp.studies.cnn_tables import NO_NOISE, paired_tests
+from momentdp.studies.cnn_tables import NO_NOISE, paired_tests, seeds_for
 from momentdp.studies.records import read_record
 
 NAMES = {"made_0": "made at μ = 0", "made_9": "made at μ = 0.9"}
@@ -98,12 +98,14 @@ def interaction(runs: pd.DataFrame, first: str, second: str, outcome="test_loss"
     """`first` minus `second` in each condition, paired over seeds: mean, standard error, t, p."""
     wide = runs.pivot_table(index=["condition", "seed"], columns="mechanism", values=outcome)
     gaps = (wide[first] - wide[second]).groupby(level="condition")
-    rows = {}
-    for condition, gap in gaps:
-        test = stats.ttest_1samp(gap, 0.0)
-        rows[condition] = {"difference": gap.mean(), "standard error": gap.sem()}
-        rows[condition] |= {"t": test.statistic, "p": test.pvalue}
+    rows = {condition: _tested(gap, "difference") for condition, gap in gaps}
     return pd.DataFrame(rows).T.rename(index=_title)
+
+
+def _tested(gaps: pd.Series, name: str) -> dict[str, float]:
+    test = stats.ttest_1samp(gaps, 0.0)
+    found = {name: gaps.mean(), "standard error": gaps.sem()}
+    return found | {"t": test.statistic, "p": test.pvalue}
 
 
 def exchange(runs: pd.DataFrame, first: str, second: str, outcome="test_loss") -> pd.DataFrame:
@@ -112,9 +114,7 @@ def exchange(runs: pd.DataFrame, first: str, second: str, outcome="test_loss") -
     gaps, rows = (wide[first] - wide[second]).unstack("condition"), {}
     for epsilon in sorted({condition.split()[0] for condition in gaps}):
         change = gaps[f"{epsilon} 0.9"] - gaps[f"{epsilon} 0"]
-        test = stats.ttest_1samp(change, 0.0)
-        rows[f"ε = {epsilon}"] = {"change": change.mean(), "standard error": change.sem()}
-        rows[f"ε = {epsilon}"] |= {"t": test.statistic, "p": test.pvalue}
+        rows[f"ε = {epsilon}"] = _tested(change, "change")
     return pd.DataFrame(rows).T
 
 
@@ -214,13 +214,11 @@ def side_by_side(agreed: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index().set_index("score")
 
 
-def seeds_needed(runs: pd.DataFrame, outcome: str, power: float = 0.8) -> pd.Series:
-    """Paired seeds that tell dense from Toeplitz at 5% with this power, by condition (normal
-    approximation, and two more for the estimated variance)."""
+def seeds_needed(runs: pd.DataFrame, outcome: str) -> pd.Series:
+    """Paired seeds that tell dense from Toeplitz, by condition: `cnn_tables.seeds_for`."""
     rows = {}
-    quantiles = stats.norm.ppf(0.975) + stats.norm.ppf(power)
     for condition, group in runs.groupby("condition"):
         wide = group.pivot(index="seed", columns="mechanism", values=outcome)
         gap = wide["dense"] - wide["toeplitz_mean"]
-        rows[_title(condition)] = int(np.ceil((quantiles * gap.std() / abs(gap.mean())) ** 2)) + 2
+        rows[_title(condition)] = int(seeds_for(gap.std(), gap.mean()))
     return pd.Series(rows, name=outcome)

@@ -150,13 +150,21 @@ def excess_along(condition: str, seed: int, outcome: str, folder: Path = RESULTS
     return table.drop(columns=NO_NOISE).sub(table[NO_NOISE], axis=0)
 
 
-def power(
-    records: pd.DataFrame, outcome: str, spread: pd.Series, power: float = 0.8
-) -> pd.DataFrame:
-    """Paired seeds that would resolve a `spread` (by condition) at 5% with this power.
+def seeds_for(noise, spread, power: float = 0.8):
+    """Paired seeds that resolve a mean difference `spread` at 5% with this power.
+
+    `noise` is the standard deviation of one paired difference, in the same unit; numbers or Series.
+    Normal approximation, and two seeds for the estimated variance.
+    """
+    quantiles = stats.norm.ppf(0.975) + stats.norm.ppf(power)
+    return np.ceil((quantiles * noise / spread) ** 2) + 2
+
+
+def power_table(records: pd.DataFrame, outcome: str, spread: pd.Series) -> pd.DataFrame:
+    """Seeds that would resolve a `spread` of the outcome (by condition, in its unit).
 
     The noise of a seed is the standard deviation of a paired difference, pooled over all pairs
-    of mechanisms. Normal approximation, and two seeds for the estimated variance.
+    of mechanisms.
     """
     wide = records[records.mechanism != NO_NOISE].pivot(
         index=["condition", "seed"], columns="mechanism", values=outcome
@@ -166,10 +174,9 @@ def power(
     centred = wide.sub(wide.mean(axis=1), axis=0)
     variance = centred.groupby("condition", sort=False).var(ddof=1).mean(axis=1)
     count = wide.shape[1]
-    deviation = np.sqrt(2 * variance * count / (count - 1))
-    quantiles = stats.norm.ppf(0.975) + stats.norm.ppf(power)
-    seeds = np.ceil((quantiles * deviation / spread.reindex(deviation.index)) ** 2) + 2
-    return pd.DataFrame({"spread": spread, "noise of a seed": deviation, "seeds": seeds})
+    noise = np.sqrt(2 * variance * count / (count - 1))
+    seeds = seeds_for(noise, spread.reindex(noise.index))
+    return pd.DataFrame({"spread": spread, "noise of a seed": noise, "seeds": seeds})
 
 
 def ledger_rows() -> dict[str, float | str]:

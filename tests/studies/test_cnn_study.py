@@ -166,7 +166,7 @@ def test_cost_of_noise_and_power_by_hand():
     assert cost["difference"] == pytest.approx(gap.mean())
     assert cost["standard error"] == pytest.approx(stats.sem(gap))
     spread = pd.Series({"one": 0.004, "two": 0.02})
-    found = cnn_tables.power(frame, "test_loss", spread)
+    found = cnn_tables.power_table(frame, "test_loss", spread)
     assert found.loc["one", "noise of a seed"] == pytest.approx((one.x - one.y).std())
     # The power of a two-sided z test with so many pairs, less the two: above 80%, with one less below.
     pairs = found.loc["one", "seeds"] - 2
