@@ -46,6 +46,9 @@ def browser():
         yield browser
         browser.close()
 
+FORWARDED = """() => document.readyState === 'complete'
+  && !document.querySelector('meta[http-equiv="refresh" i]')"""
+
 
 class Tab:
     """One page, and what it said and asked for while it was open."""
@@ -71,6 +74,10 @@ class Tab:
 
     def open(self, name: str):
         self.page.goto(address(name))
+        # The first page forwards to the introduction, at once but after it has loaded: without
+        # this wait, what is asked next is answered by the one page or by the other.
+        self.page.wait_for_function(FORWARDED)
+        self.page.wait_for_load_state()
         # Formulas are set after loading; a page without any has no MathJax.
         self.page.wait_for_function("!window.MathJax || MathJax.startup?.promise")
         self.page.evaluate("window.MathJax ? MathJax.startup.promise.then(() => 0) : 0")
