@@ -130,6 +130,15 @@ def test_floor_counts_participations():
     np.testing.assert_allclose(found["relative_to_floor"], found["damage"] / floor, rtol=1e-9)
 
 
+def test_floor_by_hand_where_all_steps_are_shared():
+    """One direction, an example in each of five steps: a floor that is a sum, lambda/2 g_t^2."""
+    eta, curvature = 0.2, 0.7
+    expected = sum(curvature / 2 * eta**2 * (1 - eta * curvature) ** (2 * t) for t in range(5))
+    case = Momentum(0.0), [curvature], np.full(5, eta)
+    found = damage_floor(*case, min_sep=1, max_participations=5)
+    assert found == pytest.approx(expected, rel=1e-9)
+
+
 def test_without_curvature_all_are_alike():
     found = rank(POOL, OPTIMIZER, [0.0], RATES, epsilon=1.0, delta=1e-5)
     assert (found["rank"] == 1).all() and (found["damage"] == 0).all()
