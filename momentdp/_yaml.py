@@ -31,6 +31,12 @@ def parse(text: str) -> object:
     """The value that a YAML text stands for. ValueError: not YAML, or a key given twice."""
     try:
         return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
+    except yaml.MarkedYAMLError as error:
+        # PyYAML finds a brace that was left open at the end of what it took for its contents.
+        opened = error.context_mark or error.problem_mark
+        where = f"line {opened.line + 1}: " if opened else ""
+        begun = f"{error.context}, " if error.context else ""
+        raise ValueError(f"not readable as YAML: {where}{begun}{error.problem}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"not readable as YAML: {error}") from error
 

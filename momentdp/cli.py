@@ -45,6 +45,8 @@ def _rank(arguments: argparse.Namespace) -> int:
 
     if arguments.report and not arguments.report.endswith(".html"):
         raise ValueError(f"report: got {arguments.report}; give a path that ends in .html")
+    if arguments.mechanism and not arguments.export:
+        raise ValueError(f"mechanism: got {arguments.mechanism}; say where to with --export DIR")
     found = choice.choose(runfile.read_run(arguments.file))
     if arguments.export:
         folder = export.save(found, arguments.export, arguments.mechanism)
@@ -76,7 +78,7 @@ def _add_rank(commands) -> None:
     command.add_argument("--report", metavar="OUT.html", help="write the report as one page")
     command.add_argument("--json", action="store_true", help="print the tables as JSON")
     command.add_argument("--export", metavar="DIR", help="write the noise for the training code")
-    about = "export this one instead of the first"
+    about = "with --export: this one instead of the first"
     command.add_argument("--mechanism", metavar="NAME", help=about)
     command.set_defaults(call=_rank)
 
@@ -108,7 +110,9 @@ def _add_ledger(commands) -> None:
     command.set_defaults(call=_ledger)
 
 
-# What `verify` checks: a name and the module whose `verify()` raises ValueError on a mismatch.
+# What `verify` checks: records against their manifest, and what modules know of their own files:
+# a name and the module whose `verify()` raises ValueError on a mismatch.
+RECORDS = ("boundary", "boundary_cnn", "cnn", "crossovers", "logistic", "solvers")
 VERIFIED = {
     "strategies": "momentdp.mechanisms.store",
     "ledger": "momentdp.ledger",
@@ -119,10 +123,19 @@ VERIFIED = {
 
 
 def _verify(arguments: argparse.Namespace) -> int:
+    from momentdp.studies import records
+
+    def check(module: str):
+        importlib.import_module(module).verify()
+
+    checks = [
+        (f"results/{name}", records.read_manifest, records.COMMITTED / name) for name in RECORDS
+    ]
+    checks += [(name, check, module) for name, module in VERIFIED.items()]
     failed = 0
-    for name, module in VERIFIED.items():
+    for name, function, argument in checks:
         try:
-            importlib.import_module(module).verify()
+            function(argument)
             print(f"{name}: as recorded")
         except (OSError, ValueError) as error:
             print(f"{name}: {error}", file=sys.stderr)

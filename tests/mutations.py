@@ -38,7 +38,6 @@ OWNERS = {
     "studies/logistic_task": "studies/test_logistic.py",
     "studies/panel": "studies/test_crossovers.py",
     "studies/quadratic_tables": "studies/test_controlled_grid.py",
-    "studies/records": "studies/test_cnn_study.py",
     "studies/solver_runs": "studies/test_solvers.py",
     "studies/validation": "studies/test_simulator.py",
     "synthesis/blocks": "synthesis/test_banded.py",
@@ -138,12 +137,8 @@ def cases(seed: int) -> list[Case]:
     value = rb"(?m)^[a-z][\w.]*,-?0?\.?0*[1-9]"
     name, tests = "ledger ours.csv", "tests/test_ledger.py"
     found.append(Case(name, f"{data}/ours.csv", drawn(name, one_match, value), tests))
-    for study, tests in (
-        ("cnn", "tests/studies/test_cnn_study.py"),
-        ("boundary", "tests/studies/test_boundary.py"),
-        ("logistic", "tests/studies/test_logistic_study.py"),
-        ("solvers", "tests/studies/test_solvers.py"),
-    ):
+    tests = "tests/studies/test_records.py"  # each file against its manifest
+    for study in ("boundary", "cnn", "logistic", "solvers"):
         files = sorted((ROOT / "results" / study).glob("*[-.]*.json"))
         if files:
             name = f"record {study}"  # the first decimal: a seventeenth digit may be no change

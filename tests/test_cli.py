@@ -108,6 +108,7 @@ def test_verify_names_each_record_and_fails_on_one_that_changed(tmp_path, monkey
     record.with_suffix(".sha256").write_text(f"{digest}  frozen.npz\n")
     monkeypatch.setattr(store, "FROZEN", record)
     monkeypatch.setattr(cli, "VERIFIED", {"strategies": "momentdp.mechanisms.store"})
+    monkeypatch.setattr(cli, "RECORDS", ())
     assert cli.main(["verify"]) == 0
     assert capsys.readouterr().out == "strategies: as recorded\n"
     record.write_bytes(b"abd")

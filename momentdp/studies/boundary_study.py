@@ -18,7 +18,7 @@ from momentdp.studies.cnn_tables import NO_NOISE
 from momentdp.studies.images import ImageSet, load_cifar10
 from momentdp.synthesize import synthesize
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "boundary"
+RESULTS = records.COMMITTED / "boundary"
 SEEDS = tuple(range(20))
 OUTCOMES = ("validation_loss", "validation_accuracy", "test_loss", "test_accuracy")
 
@@ -119,4 +119,6 @@ def _call(arguments) -> int:
         run_study(images, folder, late=True)
     elif not arguments.freeze_only:
         run_study(images, folder)
+    files = {path for path in folder.iterdir() if path.suffix != ".tmp"}
+    records.write_manifest(folder, files - {folder / records.MANIFEST})
     return 0

@@ -18,7 +18,7 @@ from momentdp.studies.cnn import calibrate, correlated_noise, evaluate, source_k
 from momentdp.studies.cnn_tables import CONDITIONS, load_records
 from momentdp.studies.images import ImageSet, shard_examples, split_examples
 from momentdp.studies.network import CHANNELS, Network
-from momentdp.studies.records import complete
+from momentdp.studies.records import complete, write_manifest
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,7 @@ def run_study(
                 arguments = (start["seed"], condition, np.asarray(matrix), start)
                 jobs[out / f"{condition}.{name}.{start['seed']}.json"] = (identity, arguments)
     complete(training_run, (settings, images), jobs, **how)
+    write_manifest(out, out.glob("*.*.json"))
     return load_records(out)
 
 

@@ -11,9 +11,9 @@ from momentdp.dynamics import schedules
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum
 from momentdp.mechanisms.catalogue import catalogue
-from momentdp.studies.records import read_record
+from momentdp.studies.records import COMMITTED, read_record
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "cnn"
+RESULTS = COMMITTED / "cnn"
 POOL = {  # G.3, and the paper's names
     "iid": "IID",
     "bandmf_mean": "BandMF",

@@ -4,14 +4,13 @@ Three records a data set: the runs of every condition and contestant, what predi
 their excess comes from. The chapter and the ledger read them from results/logistic.
 """
 
-import hashlib
 import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from momentdp._checks import count, refuse
+from momentdp._checks import count
 from momentdp.damage import damage
 from momentdp.dynamics import spectra
 from momentdp.dynamics.optimizers import Momentum
@@ -22,7 +21,7 @@ from momentdp.studies.crossovers import NOISECURVES
 from momentdp.studies.logistic_task import make_task
 from momentdp.studies.moment_closure import closed_excess
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "logistic"
+RESULTS = records.COMMITTED / "logistic"
 SETTINGS = {"epsilon": 4.0, "delta": 1e-5, "el": 0.1, "momentum": 0.9}
 DATA_SEEDS, NOISE_SEEDS = range(10), range(30)
 MORE_SEEDS = range(100, 200)  # fresh noise, each also mirrored: tells near ties that 30 cannot
@@ -138,25 +137,21 @@ def complete(folder: Path, data_seeds=DATA_SEEDS, **changes) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     jobs = _jobs(folder, data_seeds, settings)
     records.complete(_run, settings, jobs)
-    hashes = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in jobs}
     first = json.loads(next(iter(jobs)).read_text())
-    manifest = {"settings": settings, "data_seeds": list(data_seeds)}
-    manifest |= {"noise_seeds": first["identity"]["noise_seeds"], "versions": first["versions"]}
-    manifest["sha256"] = hashes
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    about = {"settings": settings, "data_seeds": list(data_seeds)}
+    about |= {"noise_seeds": first["identity"]["noise_seeds"], "versions": first["versions"]}
+    records.write_manifest(folder, jobs, **about)
 
 
 def load(kind: str, folder: Path = RESULTS) -> dict[int, dict]:
     """The records of one kind by data seed, each compared with the manifest's hash."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = records.read_manifest(folder)
     jobs = _jobs(folder, manifest["data_seeds"], manifest["settings"])
-    found = {}
-    for path, (identity, (of_kind, seed)) in jobs.items():
-        if of_kind == kind:
-            if hashlib.sha256(path.read_bytes()).hexdigest() != manifest["sha256"][path.name]:
-                raise refuse(path.name, "another hash than its manifest's", "restore the record")
-            found[seed] = records.read_record(path, identity)
-    return found
+    return {
+        seed: records.read_record(path, identity)
+        for path, (identity, (of_kind, seed)) in jobs.items()
+        if of_kind == kind
+    }
 
 
 def outcomes(kind: str = "runs", folder: Path = RESULTS) -> pd.DataFrame:

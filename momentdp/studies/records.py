@@ -1,7 +1,8 @@
 """Long studies as resumable jobs: one JSON record a run, written whole or not at all.
 
 A record carries what decided it (its identity), the versions that made it and its own checksum. A
-second call runs what is missing; damaged records and those of another identity are refused.
+second call runs what is missing; damaged records and those of another identity are refused. A
+folder that is done has a manifest with the SHA-256 of each file.
 """
 
 import hashlib
@@ -9,13 +10,17 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
 
 from tqdm import tqdm
 
+from momentdp._checks import refuse
+
+COMMITTED = Path(__file__).resolve().parents[2] / "results"
+MANIFEST = "manifest.json"
 PACKAGES = ("momentdp", "jax", "jaxlib", "jax-privacy", "matfree", "numpy")
 
 
@@ -123,3 +128,26 @@ def read_record(path: Path, identity: dict | None = None) -> dict:
         )
         raise ValueError(f"{path.name}: a record of other settings ({changes}); use another folder")
     return {**record["identity"], **record["result"]}
+
+
+def write_manifest(folder: Path, files: Iterable[Path], **about: object) -> None:
+    """Note the SHA-256 of each of the files, which lie in ``folder``, after what ``about`` says."""
+    hashes = {path.relative_to(folder).as_posix(): _sha256(path) for path in sorted(files)}
+    text = json.dumps({**about, "sha256": hashes}, indent=1)
+    (folder / MANIFEST).write_text(text + "\n")
+
+
+def read_manifest(folder: Path) -> dict:
+    """The manifest of a folder, each file that it names compared with its hash.
+
+    `ValueError` names a file that changed; a missing one raises FileNotFoundError.
+    """
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for name, digest in manifest["sha256"].items():
+        if (found := _sha256(folder / name)) != digest:
+            raise refuse(name, f"SHA-256 {found[:12]}...", f"restore {digest[:12]}...")
+    return manifest
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

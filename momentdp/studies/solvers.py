@@ -3,9 +3,7 @@
 ``python -m momentdp.studies.solvers`` runs what results/solvers/ lacks and writes its manifest.
 """
 
-import hashlib
 import itertools
-import json
 import operator
 from pathlib import Path
 
@@ -23,7 +21,7 @@ from momentdp.studies import solver_runs as runs
 from momentdp.studies.solver_runs import STEPS, WAYS
 from momentdp.synthesize import solve_p1
 
-RESULTS = Path(__file__).resolve().parents[2] / "results" / "solvers"
+RESULTS = records.COMMITTED / "solvers"
 EPSILONS = tuple(float(f"{10**power:.3g}") for power in np.arange(-6, -0.9, 0.5))
 FAMILIES, KAPPAS = ("constant", "cosine", "warmup_cosine"), (10.0, 100.0)
 TABLE3 = itertools.product((0.0, 0.5, 0.8, 0.9, 0.95), FAMILIES, KAPPAS)
@@ -65,12 +63,11 @@ def _jobs(study: str, folder: Path) -> dict[Path, tuple]:
 def main(folder: Path = RESULTS) -> None:
     """Run what is missing, then write the manifest: the hash of each record."""
     folder.mkdir(parents=True, exist_ok=True)
-    hashes = {}
+    done = []
     for study, (function, _) in STUDIES.items():
         jobs = _jobs(study, folder)
-        records.complete(operator.call, function, jobs)
-        hashes |= {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in jobs}
-    (folder / "manifest.json").write_text(json.dumps(hashes, indent=1) + "\n")
+        done += records.complete(operator.call, function, jobs)
+    records.write_manifest(folder, done)
 
 
 def load(study: str, folder: Path = RESULTS) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 The simulator runs in a process of its own, from its file alone, on the frozen bytes alone.
 """
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -17,7 +16,15 @@ from momentdp._checks import refuse
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.evaluation import scores
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.studies import controlled_grid, crossovers, discovery, panel, registry, simulator
+from momentdp.studies import (
+    controlled_grid,
+    crossovers,
+    discovery,
+    panel,
+    records,
+    registry,
+    simulator,
+)
 
 RESULTS = discovery.GRID.parent
 RECORDS = RESULTS / "cases"
@@ -105,24 +112,14 @@ def _record(path: Path) -> dict:
 
 def write_manifest(out: Path = RESULTS) -> None:
     """The SHA-256 of everything that lies in ``out``, and what made it."""
-    paths = sorted(path for path in out.rglob("*") if path.is_file() and path.suffix != ".part")
-    hashes = {
-        path.relative_to(out).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-        if path.name != "manifest.json"
-    }
-    text = json.dumps({"numpy": np.__version__, "sha256": hashes}, indent=1)
-    (out / "manifest.json").write_text(text + "\n")
+    files = {path for path in out.rglob("*") if path.is_file() and path.suffix != ".part"}
+    records.write_manifest(out, files - {out / records.MANIFEST}, numpy=np.__version__)
 
 
 def verify(out: Path = RESULTS) -> None:
     """Compare the records with their manifest, and them with the registry; ValueError names a file
     that changed or a case that is not confirmed by its own record."""
-    manifest = json.loads((out / "manifest.json").read_text())
-    for name, digest in manifest["sha256"].items():
-        found = hashlib.sha256((out / name).read_bytes()).hexdigest()
-        if found != digest:
-            raise refuse(name, f"SHA-256 {found[:12]}...", f"restore {digest[:12]}...")
+    records.read_manifest(out)
     results = table(out=out / "cases")
     for name in results.index[~(results["confirmed"] & results["native confirmed"])]:
         raise refuse(f"case {name}", "a simulation that does not confirm it", "look at its record")

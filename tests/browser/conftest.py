@@ -46,6 +46,7 @@ def browser():
         yield browser
         browser.close()
 
+
 FORWARDED = """() => document.readyState === 'complete'
   && !document.querySelector('meta[http-equiv="refresh" i]')"""
 
