@@ -26,7 +26,12 @@ SCORES |= {
     name: f"MOMENT-DP, {'clipped map' if clipped else 'plain Hessian'}, step {steps}"
     for name, (clipped, steps) in CURVATURES.items()
 }
-SCORES |= {name: name for name in ("final + mean", "root of final x mean")}
+BEST = "root of final x mean"
+SCORES |= {
+    "final + mean": "final + mean",
+    BEST: BEST,
+    "momentum left out": f"{BEST}, at η / (1 − μ)",
+}
 
 
 def _title(condition: str) -> str:
@@ -54,7 +59,8 @@ def load_runs(folder: Path = RESULTS, kind: str = "run") -> pd.DataFrame:
 def predicted(folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
     """condition -> scores, a mechanism a row: those frozen, then those computed afterwards.
 
-    `attrs["frozen"]` names the former. A void prediction is NaN.
+    `attrs["frozen"]` names the former. A void prediction is NaN. "momentum left out" is the best
+    score as it is without momentum, where the steps are as long: runs share the effective rate.
     """
     frozen, found = json.loads((Path(folder) / "frozen.json").read_text()), {}
     after = Path(folder) / "after.json"
@@ -66,10 +72,13 @@ def predicted(folder: Path = RESULTS) -> dict[str, pd.DataFrame]:
             table = table.join(more[more.columns.difference(table.columns)])
         found[condition] = table.astype(float)
         found[condition].attrs["frozen"] = list(declared["predictions"])
+    still = {condition: found[f"{condition.split()[0]} 0"][BEST] for condition in found}
+    for condition, table in found.items():
+        table["momentum left out"] = still[condition]
     return found
 
 
-def foreseen(score: str = "root of final x mean", folder: Path = RESULTS) -> pd.DataFrame:
+def foreseen(score: str = BEST, folder: Path = RESULTS) -> pd.DataFrame:
     """One score of each mechanism (rows) in each condition (columns)."""
     found = {_title(condition): table[score] for condition, table in predicted(folder).items()}
     return pd.DataFrame(found).rename(index=NAMES)
