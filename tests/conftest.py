@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if "MOMENTDP_CACHE" not in os.environ:
     os.environ["MOMENTDP_CACHE"] = CACHE = tempfile.mkdtemp(prefix="momentdp-tests-")
     # So do compiled functions: each chapter runs twice, and some tests start processes.
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(CACHE, "jax")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(CACHE, "jax"))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     os.environ["JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES"] = "none"
 

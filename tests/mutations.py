@@ -161,6 +161,8 @@ def is_green(tree: Path, tests: str) -> bool:
     """Whether the tests pass in the copy, which shadows the installed package."""
     environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")
+    # Compiled functions are kept by their content, which a change alters with them.
+    environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(tree / ".jax"))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", tests]
     try:
         done = subprocess.run(
