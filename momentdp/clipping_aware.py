@@ -15,7 +15,8 @@ from jaxtyping import Float
 
 from momentdp._checks import finite_array, number, refuse, symmetric
 from momentdp.damage import transferred_variance
-from momentdp.dynamics.optimizers import check_rates
+from momentdp.dynamics.optimizers import check_rates, system_of
+from momentdp.mechanisms.mechanism import check_mechanism
 
 Blocks = Float[np.ndarray, "steps dim dim"]
 
@@ -98,7 +99,7 @@ def clipped_path(
         sizes = ", ".join(str(len(part)) for part in batches)
         raise refuse("batches", f"leading sizes {sizes}", f"pass {len(rates)}, one a step")
     with jax.enable_x64(True):
-        found = _walk(per_example_gradient, point, optimizer.system(rates), batches, clip_norm)
+        found = _walk(per_example_gradient, point, system_of(optimizer, rates), batches, clip_norm)
         return tuple(np.asarray(part) for part in found)
 
 
@@ -118,7 +119,7 @@ def linearised_transfer(optimizer, jacobians, learning_rates) -> Blocks:
         mend = f"pass (dim, dim) or ({len(rates)}, dim, dim)"
         raise refuse("jacobians", f"shape {path.shape}", mend)
     path = np.broadcast_to(path, (len(rates), dim, dim))
-    F, f, h, c, d, w = (np.asarray(part) for part in optimizer.system(rates))
+    F, f, h, c, d, w = (np.asarray(part) for part in system_of(optimizer, rates))
     found = np.empty((len(rates), dim, dim))
     to_error, to_buffers = np.eye(dim), np.zeros((dim, dim, f.shape[1]))
     for t in range(len(rates) - 1, -1, -1):
@@ -176,7 +177,7 @@ def clipping_aware_damage(
         ValueError: as ``linearised_transfer``, and a horizon or dimension that does not match.
     """
     values, rows = _loss_modes(optimizer, jacobians, learning_rates, loss_hessian)
-    m.require_steps(rows.shape[1])
+    check_mechanism("m", m).require_steps(rows.shape[1])
     variances = transferred_variance(m, rows).reshape(len(values), -1).sum(axis=1)
     scale = number("noise_multiplier", noise_multiplier, 0.0)
     scale *= m.sensitivity(min_sep, max_participations)

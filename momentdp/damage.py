@@ -11,9 +11,10 @@ from jaxtyping import Float
 
 from momentdp._checks import finite_array, number, refuse
 from momentdp.dynamics import core
-from momentdp.dynamics.optimizers import check_rates
+from momentdp.dynamics.optimizers import check_rates, system_of
 from momentdp.dynamics.spectra import as_spectrum
 from momentdp.dynamics.transfer import check_stability, transfer
+from momentdp.mechanisms.mechanism import check_mechanism
 
 Modes = Float[np.ndarray, " modes"]
 _COLUMNS = 256  # noise columns carried at once by the trajectory sweep: bounds its memory
@@ -72,7 +73,7 @@ def damage(
     sigma = number("noise_multiplier", noise_multiplier, 0.0)
     weights = loss_weights(spectrum, loss_curvature)
     g = transfer(optimizer, spectrum, learning_rates, allow_unstable=allow_unstable)
-    m.require_steps(g.shape[1])
+    check_mechanism("m", m).require_steps(g.shape[1])
     scale = sigma * m.sensitivity(min_sep, max_participations)
     value = 0.5 * scale**2 * float(weights @ transferred_variance(m, g))
     if not np.isfinite(value):
@@ -107,7 +108,7 @@ def damage_curve(
     sigma = number("noise_multiplier", noise_multiplier, 0.0)
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
     weights = loss_weights(spectrum, loss_curvature)
-    system = optimizer.system(rates)
+    system = system_of(optimizer, rates)
     check_stability(system, spectrum, rates, allow_unstable)
     variances = error_variances(m, system, spectrum.eigenvalues)
     scale = sigma * m.sensitivity(min_sep, max_participations)
@@ -125,7 +126,7 @@ def error_variances(m, system, eigenvalues: Modes) -> Float[np.ndarray, "steps m
     of a matrix-factorization workload: of the prefix sums for momentum 0 and rate 1.
     """
     steps = len(system.d)
-    m.require_steps(steps)
+    check_mechanism("m", m).require_steps(steps)
     total = np.zeros((steps, len(eigenvalues)))
     zero = np.zeros(len(eigenvalues))
     for first in range(0, steps, _COLUMNS):
@@ -146,7 +147,7 @@ def workload_matrix(optimizer, learning_rates) -> Float[np.ndarray, "steps steps
     rates = check_rates(learning_rates)
     zero = np.zeros(1)
     with jax.enable_x64(True):
-        system = optimizer.system(rates)
+        system = system_of(optimizer, rates)
         return -np.asarray(core.response(system, zero, np.eye(len(rates)), zero, zero))[..., 0]
 
 
@@ -179,7 +180,7 @@ def quadratic_factor(
 def trajectory_gram(optimizer, spectrum, learning_rates) -> Float[np.ndarray, "steps steps"]:
     """Q with mean_t D_dyn(t) = (sigma^2 / 2) tr(K Q) (paper A.3, uniform weights)."""
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
-    system = optimizer.system(rates)
+    system = system_of(optimizer, rates)
     total = np.zeros((len(rates), len(rates)))
     zero, unit = np.zeros(1), np.eye(len(rates))
     for eigenvalue, weight in zip(spectrum.eigenvalues, loss_weights(spectrum), strict=True):
@@ -209,7 +210,7 @@ def expected_loss(
     """
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
     start = finite_array("initial_error", initial_error, 1)
-    system = optimizer.system(rates)
+    system = system_of(optimizer, rates)
     if optimum is None and (np.any(system.h) or np.any(system.w)):
         raise refuse("optimum", None, "pass theta* (modes,), which weight decay pulls from")
     target = np.zeros_like(start) if optimum is None else finite_array("optimum", optimum, 1)

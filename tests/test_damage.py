@@ -366,6 +366,8 @@ def call(evaluate=damage, m=DENSE, optimizer=None, spectrum=EIGENVALUES, rates=R
 
 
 BAD = [
+    ({"m": np.eye(STEPS)}, r"m: got ndarray; pass a Mechanism: Mechanism\.from_strategy_matrix"),
+    ({"optimizer": 0.5}, r"optimizer: got 0\.5; pass Momentum\(0\.9\), or LinearOptimizer"),
     ({"spectrum": [1.0, -0.1]}, r'eigenvalues: got -0\.1; .*negative="clip"'),
     ({"spectrum": [1.0, np.nan]}, r"eigenvalues: got nan at index \(1,\); pass finite"),
     ({"spectrum": [[1.0]]}, r"eigenvalues: got shape \(1, 1\); pass"),

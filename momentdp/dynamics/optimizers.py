@@ -153,3 +153,11 @@ def _linearise(factory, rates) -> core.LinearSystem:
         d=update[:, n],
         w=update[:, n + 1],
     )
+
+
+def system_of(optimizer, learning_rates) -> core.LinearSystem:
+    """The coefficients of an optimizer at (steps,) rates; ValueError for anything else."""
+    if not isinstance(optimizer, (Momentum, LinearOptimizer)):
+        mend = "pass Momentum(0.9), or LinearOptimizer.from_optax(...) for linear optax code"
+        raise refuse("optimizer", repr(optimizer), mend)
+    return optimizer.system(learning_rates)

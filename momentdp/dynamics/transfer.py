@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from momentdp._checks import refuse
 from momentdp.dynamics import core
-from momentdp.dynamics.optimizers import Momentum, check_rates
+from momentdp.dynamics.optimizers import Momentum, check_rates, system_of
 from momentdp.dynamics.spectra import Spectrum, as_spectrum
 
 
@@ -28,12 +28,12 @@ def transfer(
     """
     spectrum, rates = as_spectrum(spectrum), check_rates(learning_rates)
     if not isinstance(optimizer, Momentum):
-        system = optimizer.system(rates)
+        system = system_of(optimizer, rates)
         check_stability(system, spectrum, rates, allow_unstable)
         with jax.enable_x64(True):
             return np.array(core.transfer(system, spectrum.eigenvalues))
     if rates.max() * (spectrum.largest + optimizer.weight_decay) > stability_limit(optimizer):
-        check_stability(optimizer.system(rates), spectrum, rates, allow_unstable)
+        check_stability(system_of(optimizer, rates), spectrum, rates, allow_unstable)
     constants = optimizer.momentum, optimizer.dampening, optimizer.weight_decay
     run = np.concatenate((rates, constants, spectrum.eigenvalues))
     with jax.enable_x64(True):

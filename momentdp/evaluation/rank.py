@@ -10,7 +10,7 @@ from momentdp._checks import number, refuse
 from momentdp.amplification import amplified_multiplier
 from momentdp.damage import damage, quadratic_factor
 from momentdp.evaluation.ranking import ranks
-from momentdp.mechanisms.mechanism import Mechanism
+from momentdp.mechanisms.mechanism import check_mechanism
 from momentdp.privacy import noise_multiplier, noise_stddev
 from momentdp.sensitivity import check_pattern
 from momentdp.synthesis.dense import nuclear_bound, participation_bound
@@ -60,12 +60,7 @@ def calibration(
     full, unit = noise_multiplier(epsilon, delta), noise_stddev(epsilon, delta, **units)
     rows = {}
     for name, m in mechanisms.items():
-        if not isinstance(m, Mechanism):
-            raise refuse(
-                f"mechanisms[{name!r}]",
-                type(m).__name__,
-                "pass a Mechanism: Mechanism.from_strategy_matrix(C), or a design's .mechanism",
-            )
+        check_mechanism(f"mechanisms[{name!r}]", m)
         amplified = amplified_multiplier(m, epsilon, delta, **sampling) if sampling else None
         multiplier, participation = (amplified, {}) if amplified else (full, pattern)
         sensitivity = m.sensitivity(**participation)

@@ -11,14 +11,14 @@ import numpy as np
 from jaxtyping import Float
 
 from momentdp.damage import damage, error_variances
-from momentdp.dynamics.optimizers import Momentum, check_rates
+from momentdp.dynamics.optimizers import Momentum, check_rates, system_of
 from momentdp.dynamics.spectra import as_spectrum
 
 STABLE_EL = 1.9  # cap on eta lambda_max for the effective rate: plain SGD diverges from 2 on
 
 
 def _workload_errors(m, optimizer, learning_rates) -> Float[np.ndarray, " steps"]:
-    variances = error_variances(m, optimizer.system(learning_rates), np.zeros(1))[:, 0]
+    variances = error_variances(m, system_of(optimizer, learning_rates), np.zeros(1))[:, 0]
     return m.sensitivity() ** 2 * variances
 
 
@@ -58,7 +58,7 @@ def curvature_schedule_mu0(m, optimizer, spectrum, learning_rates) -> float:
 
 def curvature_effective_lr(m, optimizer, spectrum, learning_rates) -> float:
     """D_dyn at zero momentum and the effective rate eta / (1 - mu), capped at 1.9 / lambda_max."""
-    system = optimizer.system(learning_rates)
+    system = system_of(optimizer, learning_rates)
     F, f, c, d = (np.asarray(part) for part in (system.F, system.f, system.c, system.d))
     settled = np.linalg.solve(np.eye(f.shape[1]) - F, f[..., None])[..., 0]
     effective = d + (c * settled).sum(axis=1)

@@ -205,3 +205,11 @@ def _lower_triangular(argument: str, matrix) -> Matrix:
         step = int(np.argmin(np.abs(np.diag(matrix))))
         raise refuse(argument, f"a zero at ({step}, {step})", "pass a non-singular matrix")
     return matrix
+
+
+def check_mechanism(argument: str, m) -> Mechanism:
+    """``m``, if it is a Mechanism; ValueError otherwise."""
+    if not isinstance(m, Mechanism):
+        mend = "pass a Mechanism: Mechanism.from_strategy_matrix(C), or a design's .mechanism"
+        raise refuse(argument, type(m).__name__, mend)
+    return m

@@ -139,15 +139,35 @@ def predicted_damage(folder: Path = RESULTS) -> dict[int, pd.DataFrame]:
     return found
 
 
-def excess_along(condition: str, seed: int, outcome: str, folder: Path = RESULTS) -> pd.DataFrame:
-    """Outcome of each mechanism less that of the run without noise, a checkpoint a row."""
-    paths = Path(folder).glob(f"{condition}.*.{seed}.json")
-    along = {
-        record["mechanism"]: {point["step"]: point[outcome] for point in record["checkpoints"]}
-        for record in map(read_record, sorted(paths))
-    }
-    table = pd.DataFrame(along).rename_axis("step")
-    return table.drop(columns=NO_NOISE).sub(table[NO_NOISE], axis=0)
+def excess_along(condition: str, outcome: str, folder: Path = RESULTS) -> pd.DataFrame:
+    """Outcome of each mechanism less that of the run without noise, a checkpoint a row.
+
+    Mean over the seeds of the condition that have all mechanisms.
+    """
+    records, of_seeds = load_records(folder, whole=True), []
+    for seed in records.loc[records.condition == condition, "seed"].unique():
+        along = {}
+        for path in sorted(Path(folder).glob(f"{condition}.*.{seed}.json")):
+            record = read_record(path)
+            points = {point["step"]: point[outcome] for point in record["checkpoints"]}
+            along[record["mechanism"]] = points
+        table = pd.DataFrame(along).rename_axis("step")
+        of_seeds.append(table.drop(columns=NO_NOISE).sub(table[NO_NOISE], axis=0))
+    return sum(of_seeds) / len(of_seeds)
+
+
+def against_damage(records: pd.DataFrame, condition: str, folder: Path = RESULTS) -> pd.DataFrame:
+    """Test loss above no noise after the last step (mean over seeds, standard error), and damage.
+
+    Damage is the mean over the same seeds, from the curvature at each one's start; all in nats.
+    """
+    ends = records[records.condition == condition]
+    ends = ends.pivot(index="seed", columns="mechanism", values="test_loss")
+    excess = ends.drop(columns=NO_NOISE).sub(ends[NO_NOISE], axis=0)
+    damages = predicted_damage(folder)
+    expected = pd.DataFrame({seed: damages[seed][condition] for seed in excess.index})
+    found = {"predicted": expected.mean(axis=1), "observed": excess.mean()}
+    return pd.DataFrame(found | {"standard error": excess.sem()})
 
 
 def seeds_for(noise, spread, power: float = 0.8):

@@ -177,19 +177,41 @@ def test_only_whole_seeds_enter_table_4(finished, tmp_path):
     assert set(cnn_tables.load_records(tmp_path, whole=True)["seed"]) == {0}
 
 
-def test_costs_along_the_run_and_predictions_from_the_raw_records():
-    def raw(mechanism):
-        path = cnn_tables.RESULTS / f"momentum_constant.{mechanism}.0.json"
-        return json.loads(path.read_text())["result"]
+def whole_seeds(condition):
+    """Seeds of a condition that have a file of each mechanism and of no noise."""
+    names = [*cnn_tables.POOL, cnn_tables.NO_NOISE]
+    folder = cnn_tables.RESULTS
+    return [
+        k for k in range(5) if all((folder / f"{condition}.{n}.{k}.json").exists() for n in names)
+    ]
 
-    found = cnn_tables.excess_along("momentum_constant", 0, "test_loss")
-    expected = (
-        raw("iid")["checkpoints"][1]["test_loss"] - raw("no_noise")["checkpoints"][1]["test_loss"]
-    )
-    assert found.loc[40, "iid"] == pytest.approx(expected, rel=1e-12)
+
+def raw(name):
+    return json.loads((cnn_tables.RESULTS / f"{name}.json").read_text())["result"]
+
+
+def test_costs_along_the_run_from_the_raw_records():
+    def cost(seed, checkpoint):
+        noisy, quiet = (
+            raw(f"momentum_constant.{name}.{seed}")["checkpoints"] for name in ("iid", "no_noise")
+        )
+        return noisy[checkpoint]["test_loss"] - quiet[checkpoint]["test_loss"]
+
+    seeds = whole_seeds("momentum_constant")
+    found = cnn_tables.excess_along("momentum_constant", "test_loss")
+    assert found.loc[40, "iid"] == pytest.approx(np.mean([cost(k, 1) for k in seeds]), rel=1e-12)
     assert set(found.columns) == set(cnn_tables.POOL)
-    # Independent noise by the recurrence of heavy ball, one unit impulse for each mode.
-    known = json.loads((cnn_tables.RESULTS / "calibration.0.json").read_text())["result"]
+    table = cnn_tables.against_damage(cnn_tables.load_records(whole=True), "momentum_constant")
+    ends = [cost(k, -1) for k in seeds]
+    assert table.loc["iid", "observed"] == pytest.approx(np.mean(ends), rel=1e-12)
+    assert table.loc["iid", "standard error"] == pytest.approx(stats.sem(ends), rel=1e-12)
+    by_hand = np.mean([damage_of_independent_noise(k) for k in seeds])
+    assert table.loc["iid", "predicted"] == pytest.approx(by_hand, rel=1e-9)
+
+
+def damage_of_independent_noise(seed):
+    """By the recurrence of heavy ball, one unit impulse for each mode."""
+    known = raw(f"calibration.{seed}")
     values, weights = np.array(known["eigenvalues"]), np.array(known["multiplicities"])
     error, velocity, squares = np.zeros_like(values), np.ones_like(values), 0.0
     for _ in range(100):
@@ -197,9 +219,7 @@ def test_costs_along_the_run_and_predictions_from_the_raw_records():
         squares = squares + error**2
         velocity = 0.9 * velocity + values * error
     scale = 1.08116184952 * known["clip_norm"] / 400
-    iid = 0.5 * scale**2 * np.sum(weights * values * squares)
-    predicted = cnn_tables.predicted_damage()[0].loc["iid", "momentum_constant"]
-    assert predicted == pytest.approx(iid, rel=1e-9)
+    return 0.5 * scale**2 * np.sum(weights * values * squares)
 
 
 @pytest.mark.skipif(not CIFAR.exists(), reason="needs the shared copy of CIFAR-10")
