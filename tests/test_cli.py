@@ -38,7 +38,7 @@ def test_yaml_values(text, value):
     ("text", "message"),
     [
         ("a: 1\na: 2\n", "a: given twice"),
-        ("a: [1\n", "not readable as YAML"),
+        ("b: 2\na: [1\nc: 3\n", "not readable as YAML: line 2: while parsing a flow sequence"),
         ("- 1\n", "got a list; write `name: value` lines"),
         ("a: {b: 1, b: 2}\n", "b: given twice"),
         ("a: !!python/object/apply:os.getcwd []\n", "not readable as YAML"),
