@@ -26,6 +26,7 @@ TIMEOUT_SECONDS = 1800
 OWNERS = {
     "_checks": "test_checks.py",
     "_yaml": "test_cli.py",
+    "cli": "test_cli.py tests/tool/test_command.py",
     "chapters": "test_chapters.py -k not another_setting",
     "dynamics/core": "dynamics/test_transfer.py",
     "dynamics/literal": "dynamics/test_transfer.py",
@@ -168,7 +169,7 @@ def is_green(tree: Path, tests: str) -> bool:
     environment.setdefault("JAX_COMPILATION_CACHE_DIR", str(tree / ".jax"))
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider"]
     file, _, chosen = tests.partition(" -k ")
-    command += [file, "-k", chosen] if chosen else [file]
+    command += [*file.split(), "-k", chosen] if chosen else file.split()
     try:
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, timeout=TIMEOUT_SECONDS
