@@ -32,7 +32,7 @@ OWNERS = {
     "dynamics/literal": "dynamics/test_transfer.py",
     "mechanisms/constructions": "mechanisms/test_catalogue.py",
     "mechanisms/store": "mechanisms/test_catalogue.py",
-    "mechanisms/": "mechanisms/test_structures.py",
+    "mechanisms/": "mechanisms/test_structures.py tests/mechanisms/test_mechanism.py",
     "studies/boundary": "studies/test_boundary.py",
     "studies/cnn_": "studies/test_cnn_study.py",
     "studies/images": "studies/test_cnn_images.py",

@@ -128,6 +128,14 @@ def verdicts(folder):
     return ledger.load(folder).set_index("id")["verdict"]
 
 
+def test_a_verdict_without_rows_counts_as_none(monkeypatch):
+    rows = ledger.load(details=True)
+    exact = rows[rows["verdict"] == "exact"]
+    monkeypatch.setattr(ledger, "load", lambda **_: exact)
+    counts = ledger.counts()["rows"]
+    assert counts.drop(["exact", "all"]).eq(0).all() and counts["all"] == len(exact)
+
+
 def test_an_ordering_counts_as_a_whole(folder):
     """E.2, cosine: 0.58, 0.51, 0.44 in the paper."""
     ids = [f"winners.cosine.{name}" for name in ("dense", "bandmf", "toeplitz")]
