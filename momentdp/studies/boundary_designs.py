@@ -23,6 +23,7 @@ from momentdp.dynamics.spectra import Spectrum
 from momentdp.dynamics.transfer import stability_limit
 from momentdp.evaluation import scores
 from momentdp.mechanisms.catalogue import catalogue
+from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.privacy import noise_multiplier
 from momentdp.studies import boundary
 from momentdp.studies.boundary import BATCH, DELTA, STEPS, Examples
@@ -58,6 +59,7 @@ class Plan:
 
 
 # A run of the CNN takes ten times as long: it goes without most classics, with fewer of the rest.
+WHOLE_RUN = {"structure": "dense", "trajectory_weight": 1.0}  # D_dyn(T) + mean_t D_dyn(t)
 PLANS = {
     "mlp": Plan(
         NETWORKS["mlp"],
@@ -121,17 +123,21 @@ def contestants(plan: Plan, spectra: list[Spectrum], rate: float) -> dict:
     `_b` and `_c` are the same from other public starts.
     """
     found = dict(catalogue(STEPS, pool=list(plan.classics)))
-    options = {"structure": "dense", "trajectory_weight": 1.0}
-    flat = Momentum(0.0), Spectrum([1e-9]), schedules.constant(STEPS, rate)
-    found["control"] = synthesize(*flat, **options).mechanism
+    found["control"] = made_flat(0.0)
     for suffix, spectrum in zip(("", "_b", "_c"), spectra, strict=False):
         for mu in MOMENTA:
             home = Momentum(mu), spectrum, schedules.constant(STEPS, rate * (1 - mu))
             at = f"{10 * mu:.0f}{suffix}"
-            found[f"made_{at}"] = synthesize(*home, **options).mechanism
+            found[f"made_{at}"] = synthesize(*home, **WHOLE_RUN).mechanism
             if not suffix and mu in plan.final:
                 found[f"final_{at}"] = synthesize(*home, structure="dense").mechanism
     return found
+
+
+def made_flat(momentum: float) -> Mechanism:
+    """Made for a momentum and the whole run, without curvature: rate and budget do not matter."""
+    home = Momentum(momentum), Spectrum([1e-9]), schedules.constant(STEPS, 0.1)
+    return synthesize(*home, **WHOLE_RUN).mechanism
 
 
 def curvatures(plan: Plan, public: Examples, rate: float) -> dict[str, Spectrum]:

@@ -8,15 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from momentdp._checks import refuse
-from momentdp.dynamics.optimizers import Momentum
-from momentdp.dynamics.spectra import Spectrum
 from momentdp.studies import boundary, boundary_designs, records
-from momentdp.studies.boundary import STEPS
 from momentdp.studies.boundary_designs import EPSILONS, PLANS, frozen_design, of_budget
 from momentdp.studies.boundary_paths import complete_paths
 from momentdp.studies.cnn_tables import NO_NOISE
 from momentdp.studies.images import ImageSet, load_cifar10
-from momentdp.synthesize import synthesize
 
 RESULTS = records.COMMITTED / "boundary"
 SEEDS = tuple(range(20))
@@ -59,9 +55,8 @@ def late_control() -> dict[str, np.ndarray]:
 
     No rate and no budget enter it: one matrix for every "epsilon name".
     """
-    flat = Momentum(0.9), Spectrum([1e-9]), np.full(STEPS, 0.1)
-    made = synthesize(*flat, structure="dense", trajectory_weight=1.0).mechanism
-    return {f"{epsilon:g} flat_9": np.asarray(made.noising_matrix) for epsilon in EPSILONS}
+    made = np.asarray(boundary_designs.made_flat(0.9).noising_matrix)
+    return {f"{epsilon:g} flat_9": made for epsilon in EPSILONS}
 
 
 def one_run(shared, epsilon: float, momentum: float, rate: float, seed: int) -> dict:

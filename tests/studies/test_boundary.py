@@ -1,6 +1,8 @@
 """The study beyond the neural boundary: clipping against jax-privacy, the frozen declaration, its
 tables by hand, and one committed record trained again where CIFAR-10 is at hand."""
 
+import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -9,12 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.linalg
 from jax_privacy.clipping import clipped_grad
 from scipy import stats
 
 from momentdp.dynamics.spectra import Spectrum
 from momentdp.mechanisms.mechanism import Mechanism
-from momentdp.studies import boundary, boundary_designs, boundary_study, boundary_tables
+from momentdp.studies import (
+    boundary,
+    boundary_designs,
+    boundary_path_tables,
+    boundary_study,
+    boundary_tables,
+)
 from momentdp.studies.boundary_networks import NETWORKS
 from momentdp.studies.images import digits_images, load_cifar10
 from momentdp.studies.records import read_record
@@ -253,3 +262,50 @@ def test_the_late_control_trained_as_the_others_did():
     assert set(late["mechanism"]) == {"flat_9", "no_noise"} and late["seed"].nunique() == 20
     both = [t[t["mechanism"] == "no_noise"].set_index(["condition", "seed"]) for t in (first, late)]
     pd.testing.assert_series_equal(both[0]["test_loss"], both[1]["test_loss"].loc[both[0].index])
+
+
+def test_designs_without_curvature():
+    """Made again from an empty plan it is the frozen one; the late one is the best at its home:
+    against designs for neighbouring momenta, by the variance of heavy ball's iterates."""
+    plan = dataclasses.replace(boundary_designs.PLANS["mlp"], classics=("iid",), final=())
+    again = boundary_designs.contestants(plan, [], 0.05)
+    frozen, matrices = boundary_designs.frozen_design(boundary_study.RESULTS)
+    assert [*again] == ["iid", "control"]
+    found = again["control"].noising_matrix
+    np.testing.assert_allclose(found, matrices["1 control"], atol=1e-4 * np.abs(found).max())
+
+    reach = np.cumsum(0.9 ** np.arange(100))  # of one unit of noise after so many steps
+    G = np.tril(scipy.linalg.toeplitz(reach))
+
+    def cost(noising):
+        variance = np.square(G @ noising).sum(axis=1)
+        return (variance[-1] + variance.mean()) * np.linalg.norm(
+            np.linalg.inv(noising), axis=0
+        ).max() ** 2
+
+    late = cost(boundary_study.late_control()["4 flat_9"])
+    for momentum in (0.88, 0.92):
+        assert late < cost(boundary_designs.made_flat(momentum).noising_matrix)
+
+
+@pytest.mark.parametrize("momentum", ["0", "0.9"])
+def test_tables_along_the_run_are_means_over_seeds(momentum):
+    raw, turn = (
+        json.loads((boundary_study.RESULTS / f"{name}-{momentum}.json").read_text())["result"]
+        for name in ("path", "turn")
+    )
+    along = boundary_path_tables.damage_along(momentum)
+    assert along["predicted"]["dense"].tolist() == raw["predicted"]["dense"]
+    for table, name, seeds in (
+        (boundary_path_tables.largest_along(), f"clipped map, μ = {momentum}", raw["clipped"]),
+        (along["observed"], "dense", raw["observed"]["dense"]),
+        (
+            boundary_path_tables.final_by_curvature(momentum),
+            "dense",
+            raw["final_by_curvature"]["dense"],
+        ),
+        (boundary_path_tables.turned(), f"μ = {momentum}", turn["share"]),
+    ):
+        first, second = seeds
+        expected = [(a + b) / 2 for a, b in zip(first, second, strict=True)]
+        assert table[name].tolist() == pytest.approx(expected)
