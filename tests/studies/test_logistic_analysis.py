@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from momentdp.damage import damage
+from momentdp.damage import damage, quadratic_factor
 from momentdp.dynamics.optimizers import Momentum
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import logistic, logistic_task
 from momentdp.studies import logistic_analysis as analysis
+from momentdp.synthesize import solve_p1
 
 
 @pytest.fixture
@@ -97,3 +98,14 @@ def test_designs_win_by_the_prediction_they_are_made_for(task):
     by_curvature, by_path = found["calibration"], found["public_path"]
     assert by_curvature.nsmallest(2).index.tolist() == ["synthesised", "synthesised_banded"]
     assert by_path.idxmin() == "synthesised_path" and by_path["sqrt"] > 1.1 * by_path.min()
+
+
+def test_the_robust_design_averages_over_three_curvatures(task):
+    """Twin: problem P1 of the three factors side by side, H_cal / 4, H_cal / 2 and H_cal."""
+    optimizer, rates = logistic.conditions(task)["L1"]
+    found = analysis.design(task, logistic.Condition(optimizer, rates))["synthesised_robust"]
+    values = np.linalg.eigvalsh(task.calibration_hessian()).clip(0)
+    factors = [quadratic_factor(optimizer, share * values, rates) for share in (0.25, 0.5, 1.0)]
+    Q = sum(factor @ factor.T for factor in factors) / 3
+    again = solve_p1(Q, bands=16, regularisation=1e-3).mechanism
+    np.testing.assert_allclose(found.noising_matrix, again.noising_matrix, atol=1e-5)
