@@ -27,7 +27,7 @@ def test_a_changed_record_is_refused(tmp_path):
     folder = shutil.copytree(logistic_study.RESULTS, tmp_path / "copy")
     path = folder / "runs-3.json"
     path.write_text(path.read_text().replace("L0 / dense", "L0 / bandmf", 1))
-    with pytest.raises(ValueError, match="runs-3.json: got another hash"):
+    with pytest.raises(ValueError, match="runs-3.json: got SHA-256"):
         logistic_study.load("runs", folder)
 
 
