@@ -157,17 +157,17 @@ def excess_along(condition: str, outcome: str, folder: Path = RESULTS) -> pd.Dat
 
 
 def against_damage(records: pd.DataFrame, condition: str, folder: Path = RESULTS) -> pd.DataFrame:
-    """Test loss above no noise after the last step (mean over seeds, standard error), and damage.
+    """By (mechanism, seed): damage from the curvature at the start, and the excess it predicts.
 
-    Damage is the mean over the same seeds, from the curvature at each one's start; all in nats.
+    The excess is the test loss above that without noise after the last step; both in nats.
     """
     ends = records[records.condition == condition]
-    ends = ends.pivot(index="seed", columns="mechanism", values="test_loss")
-    excess = ends.drop(columns=NO_NOISE).sub(ends[NO_NOISE], axis=0)
+    ends = ends.pivot(index="mechanism", columns="seed", values="test_loss")
+    excess = ends.drop(NO_NOISE) - ends.loc[NO_NOISE]
     damages = predicted_damage(folder)
-    expected = pd.DataFrame({seed: damages[seed][condition] for seed in excess.index})
-    found = {"predicted": expected.mean(axis=1), "observed": excess.mean()}
-    return pd.DataFrame(found | {"standard error": excess.sem()})
+    expected = pd.DataFrame({seed: damages[seed][condition] for seed in excess})
+    found = {"predicted": expected.loc[excess.index].stack(), "observed": excess.stack()}
+    return pd.DataFrame(found).rename_axis(["mechanism", "seed"])
 
 
 def seeds_for(noise, spread, power: float = 0.8):
