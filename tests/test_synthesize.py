@@ -167,3 +167,9 @@ def test_a_class_without_a_bound_claims_no_gap():
     rates = mdp.schedules.constant(16, 0.3)
     design = mdp.synthesize(mdp.Momentum(0.5), [1.0, 0.1], rates, structure="toeplitz", bands=4)
     assert np.isnan(design.dual_bound) and np.isnan(design.gap)
+
+
+def test_a_design_has_sixteen_bands_where_none_are_asked_for():
+    rates = mdp.schedules.constant(20, 0.1)
+    design = mdp.synthesize(mdp.Momentum(0.5), [1.0, 0.1], rates, structure="banded")
+    assert design.mechanism.buffers == 15
