@@ -39,7 +39,7 @@ OWNERS = {
     "studies/network": "studies/test_cnn.py",
     "studies/logistic_tables": "studies/test_logistic_tables.py notebooks/06_logistic.ipynb",
     "studies/logistic_task": "studies/test_logistic.py",
-    "studies/panel": "studies/test_crossovers.py",
+    "studies/panel": "studies/test_controlled_grid.py",
     "studies/quadratic_tables": "studies/test_controlled_grid.py",
     "studies/solver_runs": "studies/test_solvers.py",
     "studies/simulator": "studies/test_simulator.py tests/studies/test_registry.py",
@@ -48,6 +48,10 @@ OWNERS = {
     "synthesis/certificate": "synthesis/test_dense.py",
     "synthesis/problem": "synthesis/test_banded.py",
     "tool/designs": "tool/test_choice.py",
+    "tool/export": "tool/test_export.py tests/tool/test_choice.py",
+    "tool/html": "tool/test_command.py",
+    "tool/sweep": "tool/test_choice.py",
+    "tool/words": "tool/test_choice.py",
     "tool/": "tool/test_runfile.py",
 }
 

@@ -59,13 +59,10 @@ def save(choice: Choice, folder: str | Path, mechanism: str | None = None) -> Pa
         "sensitivity": float(row["sensitivity"]),
         "epsilon": float(run.epsilon),
         "delta": float(run.delta),
-        "l2_clip_norm": 1.0,
-        "normalize_by": 1.0,
-        "neighboring_relation": "add_or_remove_one",
         "participation": f"(cyclic) Poisson sampling, {dict(run.sampling)}"
         if sampled
         else participation,  # fmt: skip
-    } | dict(run.clipping)
+    } | run.units
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "strategy.npz", **_arrays(m))

@@ -103,6 +103,12 @@ class Run:
         return check_pattern(self.steps, *self._pattern())[1] > 1
 
     @property
+    def units(self) -> dict:
+        """Its clipping as ``rank`` takes it, defaults filled in."""
+        left_out = {"l2_clip_norm": 1.0, "normalize_by": 1.0}
+        return left_out | {"neighboring_relation": "add_or_remove_one"} | dict(self.clipping)
+
+    @property
     def pool(self) -> list[str]:
         """Names of the catalogue's mechanisms in this run."""
         if self.mechanisms is not None:

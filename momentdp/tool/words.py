@@ -20,8 +20,7 @@ HARDLY = 5.0  # per cent of the expected loss below which noise is said to matte
 def settings(choice: Choice) -> pd.Series:
     """The run as it was understood, one line a fact."""
     run, rates, spectrum = choice.run, choice.run.learning_rates, choice.run.spectrum
-    clip = {"l2_clip_norm": 1.0, "normalize_by": 1.0, "neighboring_relation": "add_or_remove_one"}
-    clip |= run.clipping
+    clip = run.units
     repeated = f"at most {run.participation.get('max_participations')} times, {run.participation.get('min_sep')} steps apart or more"  # fmt: skip
     lines = {
         "steps": f"{run.steps}",

@@ -1,5 +1,6 @@
 """The tables of a choice against damages, curves and expected losses computed one by one."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 import momentdp as mdp
 from momentdp.damage import damage_curve
-from momentdp.tool import choice, designs, words
+from momentdp.tool import choice, designs, export, words
 from momentdp.tool.run import Run
 
 STEPS = 24
@@ -123,11 +124,14 @@ def test_a_choice_for_the_last_step_alone_is_warned_of(found):
     assert list(choice._disagreements(replace(odd, trajectory=way * 0 + 1.0))) == []
 
 
-def test_without_a_start_there_is_no_expected_loss():
-    short = replace(RUN, initial_error=None, mechanisms=["iid"], strategies={})
+def test_without_a_start_there_is_no_expected_loss(tmp_path):
+    short = replace(RUN, initial_error=None, mechanisms=["iid"], strategies={}, clipping={})
     found = choice.choose(short)
     assert found.expected.empty and words.best_pairs(found).empty
     assert "start: {loss" in words.matters(found)
+    assert words.settings(found)["clipping"] == "norm 1, sum divided by 1"
+    told = json.loads((export.save(found, tmp_path / "noise") / "noise.json").read_text())
+    assert (told["l2_clip_norm"], told["normalize_by"]) == (1.0, 1.0)
 
 
 def test_optax_code_is_compared_too():

@@ -71,6 +71,7 @@ def test_what_a_run_file_means(write):
     assert run.optimizer == mdp.Momentum(0.9)
     np.testing.assert_allclose(run.learning_rates, 0.025 * (1 + np.cos(np.pi * np.arange(12) / 12)))
     np.testing.assert_allclose(run.spectrum.eigenvalues, [0.01, 0.1, 1.0])
+    assert read_run(write({"epsilon": "0.05"})).epsilon == 0.05
     assert run.pool == ["iid", "bisr"] and not run.is_repeated and run.notes == ()
 
 
