@@ -6,6 +6,7 @@ import numpy as np
 
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.privacy import noise_multiplier
+from momentdp.studies.cnn_starts import run_starts, starts_table
 from momentdp.studies.cnn_study import StudySettings, run_study
 from momentdp.studies.cnn_tables import CONDITIONS, NO_NOISE, POOL, best_and_worst, paired_tests
 from momentdp.studies.images import digits_images, fetch_cifar10, load_cifar10
@@ -47,6 +48,11 @@ def add_study_parser(commands) -> None:
         type=float,
         help="take the rate RATE_SCALE / lambda_max of each seed instead",
     )
+    command.add_argument(
+        "--starts",
+        action="store_true",
+        help="instead: the largest curvature at starts with other weights and input scalings",
+    )
     command.add_argument("--workers", type=int, default=1, help="local processes (1)")
     command.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
     command.set_defaults(call=_call)
@@ -75,6 +81,10 @@ def _call(arguments) -> int:
         images = digits_images()
     else:
         images = load_cifar10(arguments.data or fetch_cifar10(Path(arguments.out, "data")))
+    if arguments.starts:
+        run_starts(settings, images, arguments.out)
+        print(starts_table(arguments.out).to_string())
+        return 0
     records = run_study(
         settings,
         images,

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from matfree import decomp
 from numpy.typing import ArrayLike
 
 from momentdp._checks import finite_array, refuse
@@ -16,13 +14,12 @@ from momentdp.studies.cnn import (
     correlated_noise,
     evaluate,
     hessian_vector_product,
+    largest_eigenvalue,
     source_key,
     train,
 )
 from momentdp.studies.images import ImageSet, digits_images, shard_examples, split_examples
 from momentdp.studies.network import Network
-
-LANCZOS_STEPS = 8
 
 
 @dataclass(frozen=True)
@@ -88,10 +85,7 @@ def live_runs(
     )
     clip_norm = float(np.median(norms))
     product = hessian_vector_product(network, parameters, images.pixels[public], labels[public])
-    # Lanczos alone: the trace would double the compile time, and the rate needs lambda_max only.
-    lanczos = decomp.tridiag_sym(LANCZOS_STEPS, reortho="full")
-    start = jax.random.normal(source_key("curvature", 0), parameters.shape, jnp.float32)
-    largest = float(np.linalg.eigvalsh(lanczos(product, start).J_small)[-1])
+    largest = largest_eigenvalue(product, len(parameters))
     rate = rate_scale / largest
     stddev = noise_multiplier * clip_norm / batch_size
     runs = {}

@@ -47,13 +47,15 @@ def lax_convolution(
 class Network:
     """The network with its parameters as one float32 vector, where noise and curvature live.
 
-    `microbatch` is how many examples are worked on at a time; None is all of them. Hashable, so
-    that compiled functions are shared by all runs.
+    `microbatch` is how many examples are worked on at a time; None is all of them. `inputs` are
+    what is taken from a pixel, and what it is then divided by. Hashable, so that compiled functions
+    are shared by all runs.
     """
 
     channels: tuple[int, ...] = CHANNELS
     convolution: Convolution = patches_convolution
     microbatch: int | None = 1
+    inputs: tuple[float, float] = (0.0, 255.0)
 
     @classmethod
     def for_device(cls, channels: Sequence[int] = CHANNELS) -> "Network":
@@ -66,11 +68,11 @@ class Network:
         kernels = [(3, 3, *pair) for pair in zip((3, *self.channels), self.channels, strict=False)]
         return [*kernels, (self.channels[-1], CLASSES)]
 
-    def init(self, key: PRNGKeyArray) -> Float[Array, " parameters"]:
-        """He normal weights (standard deviation sqrt(2 / fan-in)) and zero biases."""
+    def init(self, key: PRNGKeyArray, gain: float = 2.0) -> Float[Array, " parameters"]:
+        """Normal weights of variance gain / fan-in (He's unless said otherwise), zero biases."""
         shapes, parts = self._shapes(), []
         for layer_key, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True):
-            scale = math.sqrt(2.0 / math.prod(shape[:-1]))
+            scale = math.sqrt(gain / math.prod(shape[:-1]))
             parts.append(scale * jax.random.normal(layer_key, (math.prod(shape),), jnp.float32))
             parts.append(jnp.zeros(shape[-1], jnp.float32))
         return jnp.concatenate(parts)
@@ -88,7 +90,8 @@ class Network:
     ) -> Float[Array, "n classes"]:
         """Class scores of images with pixels from 0 to 255."""
         *convolutions, (weight, bias) = self.layers(parameters)
-        hidden = jnp.asarray(pixels).astype(jnp.float32) / 255.0
+        zero, unit = self.inputs
+        hidden = (jnp.asarray(pixels).astype(jnp.float32) - zero) / unit
         for index, (kernel, offset) in enumerate(convolutions):
             hidden = jax.nn.relu(self.convolution(hidden, kernel) + offset)
             if index in POOLED:
