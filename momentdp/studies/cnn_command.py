@@ -1,5 +1,6 @@
 """`momentdp study cnn`: the whole study from one command."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from momentdp.studies.cnn_starts import run_starts, starts_table
 from momentdp.studies.cnn_study import StudySettings, run_study
 from momentdp.studies.cnn_tables import CONDITIONS, NO_NOISE, POOL, best_and_worst, paired_tests
 from momentdp.studies.images import digits_images, fetch_cifar10, load_cifar10
+from momentdp.studies.records import write_manifest
 
 DIGITS = {"calibration": 100, "validation": 200, "test": 400}  # there are 1,797 in all
 
@@ -53,6 +55,12 @@ def add_study_parser(commands) -> None:
         action="store_true",
         help="instead: the largest curvature at starts with other weights and input scalings",
     )
+    command.add_argument(
+        "--mirrored",
+        action="store_true",
+        help="instead: the same runs with the noise's sign turned, into OUT/mirrored, from the "
+        "calibrations in OUT",
+    )
     command.add_argument("--workers", type=int, default=1, help="local processes (1)")
     command.add_argument("--scheduler", metavar="ADDRESS", help="of a running dask scheduler")
     command.set_defaults(call=_call)
@@ -83,18 +91,27 @@ def _call(arguments) -> int:
         images = load_cifar10(arguments.data or fetch_cifar10(Path(arguments.out, "data")))
     if arguments.starts:
         run_starts(settings, images, arguments.out)
+        write_manifest(Path(arguments.out), Path(arguments.out).rglob("*.*.json"))
         print(starts_table(arguments.out).to_string())
         return 0
+    out = Path(arguments.out)
+    if arguments.mirrored:
+        mechanisms = {name: -matrix for name, matrix in mechanisms.items() if name != NO_NOISE}
+        out, starts = out / "mirrored", out.glob("calibration.*.json")
+        out.mkdir(exist_ok=True)
+        for path in starts:
+            shutil.copy2(path, out)
     records = run_study(
         settings,
         images,
         mechanisms,
-        arguments.out,
+        out,
         seeds=tuple(range(arguments.seeds)),
         conditions=tuple(arguments.conditions),
         workers=arguments.workers,
         scheduler=arguments.scheduler,
     )
+    write_manifest(Path(arguments.out), Path(arguments.out).rglob("*.*.json"))
     for outcome in ("test_accuracy", "test_loss"):
         print(f"\n{outcome}\n{best_and_worst(records, outcome).round(4).to_string()}")
         print(f"\npaired tests\n{paired_tests(records, outcome).round(4).to_string(index=False)}")

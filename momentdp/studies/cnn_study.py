@@ -115,7 +115,7 @@ def run_study(
                 arguments = (start["seed"], condition, np.asarray(matrix), start)
                 jobs[out / f"{condition}.{name}.{start['seed']}.json"] = (identity, arguments)
     complete(training_run, (settings, images), jobs, **how)
-    write_manifest(out, out.glob("*.*.json"))
+    write_manifest(out, out.rglob("*.*.json"))
     return load_records(out)
 
 

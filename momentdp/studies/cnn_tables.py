@@ -1,16 +1,12 @@
 """What the records of the CNN study say: Table 4, paired tests, what noise costs, and power."""
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from momentdp.damage import damage
-from momentdp.dynamics import schedules
-from momentdp.dynamics.optimizers import Momentum
-from momentdp.dynamics.spectra import Spectrum
-from momentdp.mechanisms.catalogue import catalogue
 from momentdp.studies.records import COMMITTED, read_record
 
 RESULTS = COMMITTED / "cnn"
@@ -118,58 +114,6 @@ def calibrated(folder: Path = RESULTS) -> pd.DataFrame:
     return pd.DataFrame([read_record(path) for path in paths])
 
 
-def predicted_damage(folder: Path = RESULTS) -> dict[int, pd.DataFrame]:
-    """Seed -> MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
-
-    From the curvature at the initialisation of that seed.
-    """
-    found = {}
-    for known in calibrated(folder).to_dict("records"):
-        pool = catalogue(known["steps"], pool=list(POOL))
-        spectrum = Spectrum(known["eigenvalues"], known["multiplicities"])
-        scale = known["noise_multiplier"] * known["clip_norm"] / known["batch_size"]
-        table = {}
-        for condition, (momentum, schedule) in CONDITIONS.items():
-            rates = schedules.FAMILIES[schedule](known["steps"], known["learning_rate"])
-            home = Momentum(momentum), spectrum, rates
-            table[condition] = {
-                n: damage(m, *home, noise_multiplier=scale) for n, m in pool.items()
-            }
-        found[known["seed"]] = pd.DataFrame(table)
-    return found
-
-
-def excess_along(condition: str, outcome: str, folder: Path = RESULTS) -> pd.DataFrame:
-    """Outcome of each mechanism less that of the run without noise, a checkpoint a row.
-
-    Mean over the seeds of the condition that have all mechanisms.
-    """
-    records, of_seeds = load_records(folder, whole=True), []
-    for seed in records.loc[records.condition == condition, "seed"].unique():
-        along = {}
-        for path in sorted(Path(folder).glob(f"{condition}.*.{seed}.json")):
-            record = read_record(path)
-            points = {point["step"]: point[outcome] for point in record["checkpoints"]}
-            along[record["mechanism"]] = points
-        table = pd.DataFrame(along).rename_axis("step")
-        of_seeds.append(table.drop(columns=NO_NOISE).sub(table[NO_NOISE], axis=0))
-    return sum(of_seeds) / len(of_seeds)
-
-
-def against_damage(records: pd.DataFrame, condition: str, folder: Path = RESULTS) -> pd.DataFrame:
-    """By (mechanism, seed): damage from the curvature at the start, and the excess it predicts.
-
-    The excess is the test loss above that without noise after the last step; both in nats.
-    """
-    ends = records[records.condition == condition]
-    ends = ends.pivot(index="mechanism", columns="seed", values="test_loss")
-    excess = ends.drop(NO_NOISE) - ends.loc[NO_NOISE]
-    damages = predicted_damage(folder)
-    expected = pd.DataFrame({seed: damages[seed][condition] for seed in excess})
-    found = {"predicted": expected.loc[excess.index].stack(), "observed": excess.stack()}
-    return pd.DataFrame(found).rename_axis(["mechanism", "seed"])
-
-
 def seeds_for(noise, spread, power: float = 0.8):
     """Paired seeds that resolve a mean difference `spread` at 5% with this power.
 
@@ -178,6 +122,23 @@ def seeds_for(noise, spread, power: float = 0.8):
     """
     quantiles = stats.norm.ppf(0.975) + stats.norm.ppf(power)
     return np.ceil((quantiles * noise / spread) ** 2) + 2
+
+
+def seeds_by_pair(records: pd.DataFrame, condition: str, predicted: pd.Series) -> pd.DataFrame:
+    """Paired seeds that resolve each pair's predicted difference in test loss (nats), most telling first.
+
+    `noise of a seed` is the standard deviation of the pair's difference in these records.
+    """
+    ends = records[records.condition == condition]
+    ends = ends.pivot(index="seed", columns="mechanism", values="test_loss")
+    rows = {}
+    for first, second in combinations(predicted.sort_values().index, 2):
+        gap = predicted[second] - predicted[first]
+        noise = (ends[second] - ends[first]).std()
+        rows[first, second] = {"predicted": gap, "noise of a seed": noise}
+        rows[first, second]["seeds"] = seeds_for(noise, gap)
+    table = pd.DataFrame(rows).T.rename_axis(["first", "second"])
+    return table.sort_values("seeds")
 
 
 def power_table(records: pd.DataFrame, outcome: str, spread: pd.Series) -> pd.DataFrame:

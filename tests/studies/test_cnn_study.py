@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from momentdp.mechanisms.catalogue import catalogue
-from momentdp.studies import cnn, cnn_study, cnn_tables, records
+from momentdp.studies import cnn, cnn_damage, cnn_study, cnn_tables, records
 from momentdp.studies.cnn_study import StudySettings
 from momentdp.studies.images import digits_images, load_cifar10
 
@@ -198,14 +198,26 @@ def test_costs_along_the_run_from_the_raw_records():
         return noisy[checkpoint]["test_loss"] - quiet[checkpoint]["test_loss"]
 
     seeds = whole_seeds("momentum_constant")
-    found = cnn_tables.excess_along("momentum_constant", "test_loss")
+    found = cnn_damage.excess_along("momentum_constant", "test_loss")
     assert found.loc[40, "iid"] == pytest.approx(np.mean([cost(k, 1) for k in seeds]), rel=1e-12)
     assert set(found.columns) == set(cnn_tables.POOL)
-    table = cnn_tables.against_damage(cnn_tables.load_records(whole=True), "momentum_constant")
+    table = cnn_damage.against_damage(cnn_tables.load_records(whole=True), "momentum_constant")
     ends = [cost(k, -1) for k in seeds]
     assert table.loc["iid", "observed"].tolist() == pytest.approx(ends, rel=1e-12)
     by_hand = [damage_of_independent_noise(k) for k in seeds]
     assert table.loc["iid", "predicted"].tolist() == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_both_signs_of_the_noise_from_the_raw_records():
+    def end(name):
+        return raw(name)["checkpoints"][-1]["test_loss"]
+
+    quiet, drawn = end("momentum_constant.no_noise.3"), end("momentum_constant.iid.3")
+    turned = end("mirrored/momentum_constant.iid.3")
+    found = cnn_damage.by_sign_of_noise("momentum_constant").loc[3]
+    assert found["curved"] == pytest.approx((drawn + turned) / 2 - quiet, rel=1e-9)
+    assert found["slope"] == pytest.approx((drawn - turned) / 2, rel=1e-9)
+    assert found["predicted"] == pytest.approx(damage_of_independent_noise(3), rel=1e-9)
 
 
 def damage_of_independent_noise(seed):
