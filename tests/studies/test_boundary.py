@@ -15,6 +15,7 @@ import scipy.linalg
 from jax_privacy.clipping import clipped_grad
 from scipy import stats
 
+from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum
 from momentdp.mechanisms.mechanism import Mechanism
 from momentdp.studies import (
@@ -27,6 +28,7 @@ from momentdp.studies import (
 from momentdp.studies.boundary_networks import NETWORKS
 from momentdp.studies.images import digits_images, load_cifar10
 from momentdp.studies.records import read_record
+from momentdp.synthesize import synthesize
 
 PARTS = {"train": 60, "calibration": 40, "validation": 20, "test": 30}
 CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-jpeg.tar.xz"
@@ -268,9 +270,13 @@ def test_designs_without_curvature():
     """Made again from an empty plan it is the frozen one; the late one is the best at its home:
     against designs for neighbouring momenta, by the variance of heavy ball's iterates."""
     plan = dataclasses.replace(boundary_designs.PLANS["mlp"], classics=("iid",), final=())
-    again = boundary_designs.contestants(plan, [], 0.05)
+    spectrum = Spectrum([20.0, 1.0], [1.0, 100.0])
+    again = boundary_designs.contestants(plan, [spectrum], 0.05)
     frozen, matrices = boundary_designs.frozen_design(boundary_study.RESULTS)
-    assert [*again] == ["iid", "control"]
+    assert [*again] == ["iid", "control", "made_0", "made_9"]
+    home = Momentum(0.9), spectrum, np.full(100, 0.005)  # the same effective rate
+    twin = synthesize(*home, structure="dense", trajectory_weight=1.0).mechanism
+    np.testing.assert_allclose(again["made_9"].noising_matrix, twin.noising_matrix, atol=1e-6)
     found = again["control"].noising_matrix
     np.testing.assert_allclose(found, matrices["1 control"], atol=1e-4 * np.abs(found).max())
 
