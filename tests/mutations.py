@@ -35,6 +35,7 @@ OWNERS = {
     "mechanisms/": "mechanisms/test_structures.py tests/mechanisms/test_mechanism.py",
     "studies/boundary": "studies/test_boundary.py",
     "studies/cnn_": "studies/test_cnn_study.py",
+    "studies/cnn_live": "studies/test_cnn.py",
     "studies/images": "studies/test_cnn_images.py",
     "studies/network": "studies/test_cnn.py",
     "studies/logistic_tables": "studies/test_logistic_tables.py notebooks/06_logistic.ipynb",

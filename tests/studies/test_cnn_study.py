@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from momentdp import cli
 from momentdp.mechanisms.catalogue import catalogue
-from momentdp.studies import cnn, cnn_damage, cnn_study, cnn_tables, records
+from momentdp.studies import cnn, cnn_command, cnn_damage, cnn_study, cnn_tables, records
 from momentdp.studies.cnn_study import StudySettings
 from momentdp.studies.images import digits_images, load_cifar10
 
@@ -269,3 +270,39 @@ def test_command_explains_itself_and_refuses_missing_data(tmp_path, capsys):
     parsed = parser.parse_args(words.split())
     with pytest.raises(ValueError, match="path: got .* does not exist"):
         parsed.call(parsed)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_command_asks_for_what_the_line_says(finished, tmp_path, monkeypatch, capsys, mirrored):
+    asked = {}
+
+    def run_study(settings, images, mechanisms, out, **how):
+        asked.update(settings=settings, images=images, mechanisms=mechanisms, out=out, **how)
+        return finished[1]
+
+    monkeypatch.setattr(cnn_command, "run_study", run_study)
+    (tmp_path / "calibration.0.json").write_text("{}")
+    line = [
+        "study",
+        "cnn",
+        "--data",
+        "digits",
+        "--out",
+        str(tmp_path),
+        "--steps",
+        "5",
+        "--seeds",
+        "2",
+    ]
+    line += ["--epsilon", "1", "--mechanisms", "iid", "no_noise"] + ["--mirrored"] * mirrored
+    assert cli.main(line) == 0
+    assert "paired tests" in capsys.readouterr().out
+    assert asked["seeds"] == (0, 1) and asked["settings"].checkpoints == (1, 2, 3, 4, 5)
+    assert asked["settings"].noise_multiplier == pytest.approx(3.73063163481594, rel=1e-9)
+    if mirrored:  # every draw of noise turned, and nothing without noise to run again
+        assert asked["out"] == tmp_path / "mirrored" and [*asked["mechanisms"]] == ["iid"]
+        np.testing.assert_array_equal(asked["mechanisms"]["iid"], -np.eye(5))
+        assert (asked["out"] / "calibration.0.json").exists()
+    else:
+        assert not asked["mechanisms"]["no_noise"].any() and asked["out"] == tmp_path
+        np.testing.assert_array_equal(asked["mechanisms"]["iid"], np.eye(5))
