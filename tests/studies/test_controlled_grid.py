@@ -138,6 +138,8 @@ def test_perturbations():
     rng = np.random.default_rng(0)
     assert quadratic_tables.PERTURBATIONS["all smaller"](0.25, rng) == 0.75
     assert quadratic_tables.PERTURBATIONS["all larger"](0.25, rng) == 1.25
+    for how, perturbed in quadratic_tables.PERTURBATIONS.items():
+        assert np.all(perturbed(0.0, rng) == 1), how
     factors = quadratic_tables.PERTURBATIONS["each by itself, uniform"](0.5, rng)
     assert factors.shape == (16,) and factors.min() >= 0.5 and factors.max() <= 1.5
     small, large = (quadratic_tables.perturbed(p, draws=5)["pairwise"] for p in (0.1, 0.5))
