@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from momentdp.damage import damage
@@ -20,15 +21,17 @@ from momentdp.studies.cnn_tables import (
 from momentdp.studies.records import read_record
 
 
-def predicted_damage(folder: Path = RESULTS) -> dict[int, pd.DataFrame]:
+def predicted_damage(folder: Path = RESULTS, *, bulk: bool = True) -> dict[int, pd.DataFrame]:
     """Seed -> MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
 
-    From the curvature at the initialisation of that seed.
+    From the curvature at the initialisation of that seed; without ``bulk`` from Lanczos' values
+    alone, the rest of the trace left out.
     """
     found = {}
     for known in calibrated(folder).to_dict("records"):
         pool = catalogue(known["steps"], pool=list(POOL))
-        spectrum = Spectrum(known["eigenvalues"], known["multiplicities"])
+        values, weights = np.array(known["eigenvalues"]), np.array(known["multiplicities"])
+        spectrum = Spectrum(values if bulk else np.where(weights > 1, 0.0, values), weights)
         scale = known["noise_multiplier"] * known["clip_norm"] / known["batch_size"]
         table = {}
         for condition, (momentum, schedule) in CONDITIONS.items():

@@ -141,25 +141,6 @@ def seeds_by_pair(records: pd.DataFrame, condition: str, predicted: pd.Series) -
     return table.sort_values("seeds")
 
 
-def power_table(records: pd.DataFrame, outcome: str, spread: pd.Series) -> pd.DataFrame:
-    """Seeds that would resolve a `spread` of the outcome (by condition, in its unit).
-
-    The noise of a seed is the standard deviation of a paired difference, pooled over all pairs
-    of mechanisms.
-    """
-    wide = records[records.mechanism != NO_NOISE].pivot(
-        index=["condition", "seed"], columns="mechanism", values=outcome
-    )
-    # The variance of a difference, averaged over pairs, is twice the mean variance around the
-    # mechanisms' common mean of the seed.
-    centred = wide.sub(wide.mean(axis=1), axis=0)
-    variance = centred.groupby("condition", sort=False).var(ddof=1).mean(axis=1)
-    count = wide.shape[1]
-    noise = np.sqrt(2 * variance * count / (count - 1))
-    seeds = seeds_for(noise, spread.reindex(noise.index))
-    return pd.DataFrame({"spread": spread, "noise of a seed": noise, "seeds": seeds})
-
-
 def ledger_rows() -> dict[str, float | str]:
     """Table 4's conditions that have the paper's five seeds in the committed records."""
     records, rows = load_records(whole=True), {}

@@ -155,13 +155,13 @@ def test_cost_of_noise_and_power_by_hand():
     cost = cnn_tables.cost_of_noise(frame).loc["one"]
     assert cost["difference"] == pytest.approx(gap.mean())
     assert cost["standard error"] == pytest.approx(stats.sem(gap))
-    spread = pd.Series({"one": 0.004, "two": 0.02})
-    found = cnn_tables.power_table(frame, "test_loss", spread)
-    assert found.loc["one", "noise of a seed"] == pytest.approx((one.x - one.y).std())
+    found = cnn_tables.seeds_by_pair(frame, "one", pd.Series({"x": 0.014, "y": 0.01})).loc["y", "x"]
+    assert found["noise of a seed"] == pytest.approx((one.x - one.y).std())
+    assert found["predicted"] == pytest.approx(0.004)
     # The power of a two-sided z test with so many pairs, less the two: above 80%, with one less below.
-    pairs = found.loc["one", "seeds"] - 2
+    pairs = found["seeds"] - 2
     for count, enough in ((pairs, True), (pairs - 1, False)):
-        shift = 0.004 / (found.loc["one", "noise of a seed"] / np.sqrt(count))
+        shift = 0.004 / (found["noise of a seed"] / np.sqrt(count))
         assert (stats.norm.sf(stats.norm.ppf(0.975) - shift) >= 0.8) == enough
 
 
@@ -207,6 +207,8 @@ def test_costs_along_the_run_from_the_raw_records():
     assert table.loc["iid", "observed"].tolist() == pytest.approx(ends, rel=1e-12)
     by_hand = [damage_of_independent_noise(k) for k in seeds]
     assert table.loc["iid", "predicted"].tolist() == pytest.approx(by_hand, rel=1e-9)
+    top = cnn_damage.predicted_damage(bulk=False)[1].loc["iid", "momentum_constant"]
+    assert top == pytest.approx(damage_of_independent_noise(1, bulk=False), rel=1e-9)
 
 
 def test_both_signs_of_the_noise_from_the_raw_records():
@@ -221,10 +223,11 @@ def test_both_signs_of_the_noise_from_the_raw_records():
     assert found["predicted"] == pytest.approx(damage_of_independent_noise(3), rel=1e-9)
 
 
-def damage_of_independent_noise(seed):
+def damage_of_independent_noise(seed, bulk=True):
     """By the recurrence of heavy ball, one unit impulse for each mode."""
     known = raw(f"calibration.{seed}")
     values, weights = np.array(known["eigenvalues"]), np.array(known["multiplicities"])
+    weights = weights if bulk else weights * (weights == 1)
     error, velocity, squares = np.zeros_like(values), np.ones_like(values), 0.0
     for _ in range(100):
         error = error - 0.00229 * velocity
