@@ -132,6 +132,8 @@ def test_without_a_start_there_is_no_expected_loss(tmp_path):
     assert words.settings(found)["clipping"] == "norm 1, sum divided by 1"
     told = json.loads((export.save(found, tmp_path / "noise") / "noise.json").read_text())
     assert (told["l2_clip_norm"], told["normalize_by"]) == (1.0, 1.0)
+    assert told["participation"] == {"max_participations": 1}
+    assert "peak 0.4, first 0.4, last" in words.settings(found)["learning rate"]
 
 
 def test_optax_code_is_compared_too():
