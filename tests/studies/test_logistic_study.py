@@ -116,6 +116,18 @@ def test_frozen_pairs_keep_their_bytes_and_their_prediction():
     assert recorded["se"] == pytest.approx(gap.sem(), rel=1e-4)
 
 
+def test_a_frozen_case_runs_again_to_what_is_recorded(monkeypatch):
+    from momentdp.studies import registry
+
+    monkeypatch.setattr(registry, "SIZE", 1)
+    again = logistic_study.frozen(4, **logistic_study.SETTINGS)["frozen"]
+    assert len(again) == 2
+    recorded = logistic_study.load("frozen")[4]["frozen"]
+    for end, numbers in again.items():
+        found, kept = (np.array(text.split(), float) for text in (numbers, recorded[end]))
+        np.testing.assert_allclose(found, kept, rtol=1e-4, atol=1e-8)
+
+
 def test_one_command_resumes_and_prints_the_tables(tmp_path, capsys):
     folder = shutil.copytree(logistic_study.RESULTS, tmp_path / "copy")
     command = ["study", "logistic", "--out", str(folder), "--data-sets"]

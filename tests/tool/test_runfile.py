@@ -119,6 +119,16 @@ def test_curvature_from_a_loss(write):
     assert trace == pytest.approx(24.0, rel=1e-4)
 
 
+def test_a_seed_left_out_is_zero(write):
+    values = [
+        read_run(
+            write({"curvature": LOSS % f"num_eigenvalues: 1, num_probes: 1, source: public{s}"})
+        ).spectrum.eigenvalues.tolist()
+        for s in ("", ", seed: 0", ", seed: 1")
+    ]
+    assert values[0] == values[1] != values[2]
+
+
 def test_private_curvature_has_to_be_acknowledged(write):
     path = write({"curvature": LOSS % "source: private"})
     with pytest.raises(ValueError, match="release of its own.*private_acknowledged: true"):
