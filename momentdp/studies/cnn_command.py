@@ -111,7 +111,8 @@ def _call(arguments) -> int:
         workers=arguments.workers,
         scheduler=arguments.scheduler,
     )
-    write_manifest(Path(arguments.out), Path(arguments.out).rglob("*.*.json"))
+    if arguments.mirrored:  # OUT's manifest names them too
+        write_manifest(out.parent, out.parent.rglob("*.*.json"))
     for outcome in ("test_accuracy", "test_loss"):
         print(f"\n{outcome}\n{best_and_worst(records, outcome).round(4).to_string()}")
         print(f"\npaired tests\n{paired_tests(records, outcome).round(4).to_string(index=False)}")
