@@ -81,7 +81,8 @@ def by_sign_of_noise(
     """Test loss above no noise, by seed, from runs with the noise and with its sign turned.
 
     `curved` is the mean of the two, which `predicted` (the damage) is of; `slope` half their
-    difference: at a minimum it would be zero. In nats.
+    difference: at a minimum it would be zero. `without bulk` is the damage from Lanczos' values alone.
+    In nats.
     """
 
     def ends(where: Path) -> pd.DataFrame:
@@ -94,5 +95,7 @@ def by_sign_of_noise(
     found = found.sub(drawn[NO_NOISE], axis=0).dropna()
     found["curved"] = found.mean(axis=1)
     found["slope"] = (found["as drawn"] - found["turned"]) / 2
-    damages = predicted_damage(folder)
-    return found.assign(predicted=[damages[s].loc[mechanism, condition] for s in found.index])
+    for column, bulk in (("predicted", True), ("without bulk", False)):
+        damages = predicted_damage(folder, bulk=bulk)
+        found[column] = [damages[seed].loc[mechanism, condition] for seed in found.index]
+    return found
