@@ -140,6 +140,48 @@ def from_hvp(
     return Spectrum(values, weights, negative=negative)
 
 
+def quadrature(
+    hvp, dim: int, num_steps: int, num_probes: int, key
+) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes and weights (num_probes, num_steps): the sum of w f(node) estimates tr f(H).
+
+    Stochastic Lanczos quadrature: each probe is a vector of random signs, its nodes the Ritz values
+    of its own Lanczos run and so of either sign. The weights of all probes add up to dim.
+    """
+    dim, steps = count("dim", dim, 2), count("num_steps", num_steps)
+    probes = count("num_probes", num_probes)
+    if steps > dim:
+        raise refuse("num_steps", steps, f"pass at most dim = {dim}")
+    lanczos = decomp.tridiag_sym(steps, materialize=True, reortho="full")
+    tridiagonal = jax.jit(lambda start: lanczos(hvp, start).J_small)  # compiled once, not a probe
+    nodes, weights = np.empty((2, probes, steps))
+    for row, probe_key in enumerate(jax.random.split(key, probes)):
+        start = jax.random.rademacher(probe_key, (dim,), jnp.zeros(()).dtype) / np.sqrt(dim)
+        nodes[row], vectors = np.linalg.eigh(np.asarray(tridiagonal(start), np.float64))
+        weights[row] = dim / probes * vectors[0] ** 2
+    return nodes, weights
+
+
+def from_quadrature(
+    hvp, dim: int, num_steps: int, num_probes: int, key, negative: str = "error"
+) -> Spectrum:
+    """A spectrum for damages, from Hessian-vector products alone: what lies between is kept.
+
+    `from_hvp` puts what its Lanczos values leave of the trace at one small eigenvalue, where noise
+    is damped least, so that it errs upwards where many middling eigenvalues are. Here every probe
+    of `num_steps` products spreads its share of the dim eigenvalues over its own Ritz values.
+
+    Args:
+        hvp, dim, key, negative: as in `from_hvp`, also for rounding below zero.
+        num_steps: Lanczos steps of each probe.
+        num_probes: vectors of random signs.
+    """
+    nodes, weights = (x.ravel() for x in quadrature(hvp, dim, num_steps, num_probes, key))
+    nodes = np.where((nodes < 0) & (nodes > -1e-3 * abs(nodes).max()), 0.0, nodes)
+    kept = weights > 0
+    return Spectrum(nodes[kept], weights[kept], negative=negative)
+
+
 BOOK = {
     "isotropic": isotropic(16),
     "log-spaced, kappa 10": log_spaced(16, 10.0),

@@ -7,6 +7,7 @@ import numpy as np
 
 from momentdp.mechanisms.catalogue import catalogue
 from momentdp.privacy import noise_multiplier
+from momentdp.studies.cnn_curvature import damage_by_curvature, run_curvatures
 from momentdp.studies.cnn_starts import run_starts, starts_table
 from momentdp.studies.cnn_study import StudySettings, run_study
 from momentdp.studies.cnn_tables import CONDITIONS, NO_NOISE, POOL, best_and_worst, paired_tests
@@ -56,6 +57,12 @@ def add_study_parser(commands) -> None:
         help="instead: the largest curvature at starts with other weights and input scalings",
     )
     command.add_argument(
+        "--curvatures",
+        action="store_true",
+        help="instead: curvature of both signs along the runs without noise of the first of the "
+        "CONDITIONS, from the calibrations in OUT",
+    )
+    command.add_argument(
         "--mirrored",
         action="store_true",
         help="instead: the same runs with the noise's sign turned, into OUT/mirrored, from the "
@@ -94,7 +101,14 @@ def _call(arguments) -> int:
         write_manifest(Path(arguments.out), Path(arguments.out).rglob("*.*.json"))
         print(starts_table(arguments.out).to_string())
         return 0
-    out = Path(arguments.out)
+    out, seeds = Path(arguments.out), tuple(range(arguments.seeds))
+    how = {"workers": arguments.workers, "scheduler": arguments.scheduler}
+    if arguments.curvatures:
+        condition = arguments.conditions[0]
+        run_curvatures(settings, images, out, condition=condition, seeds=seeds, **how)
+        write_manifest(out, out.rglob("*.*.json"))
+        print(damage_by_curvature(folder=out).to_string())
+        return 0
     if arguments.mirrored:
         mechanisms = {name: -matrix for name, matrix in mechanisms.items() if name != NO_NOISE}
         out, starts = out / "mirrored", out.glob("calibration.*.json")
@@ -106,10 +120,9 @@ def _call(arguments) -> int:
         images,
         mechanisms,
         out,
-        seeds=tuple(range(arguments.seeds)),
+        seeds=seeds,
         conditions=tuple(arguments.conditions),
-        workers=arguments.workers,
-        scheduler=arguments.scheduler,
+        **how,
     )
     if arguments.mirrored:  # OUT's manifest names them too
         write_manifest(out.parent, out.parent.rglob("*.*.json"))

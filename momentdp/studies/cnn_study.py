@@ -95,10 +95,9 @@ def run_study(
             raise refuse("mechanisms", f"{name!r} of {shape}", f"pass names and {settings.steps}^2")
 
     how = {"workers": workers, "scheduler": scheduler}
-    common = json.loads(json.dumps(asdict(settings)))  # as a record will read it back
-    common |= {"data": images.source, "data_sha256": images.sha256}
     starts = {
-        out / f"calibration.{seed}.json": ({**common, "seed": seed}, (seed,)) for seed in seeds
+        out / f"calibration.{seed}.json": (run_identity(settings, images, seed), (seed,))
+        for seed in seeds
     }
     calibrated = complete(calibration_run, (settings, images), starts, **how)
     jobs = {}
@@ -117,6 +116,12 @@ def run_study(
     complete(training_run, (settings, images), jobs, **how)
     write_manifest(out, out.rglob("*.*.json"))
     return load_records(out)
+
+
+def run_identity(settings: StudySettings, images: ImageSet, seed: int) -> dict:
+    """What decides a calibration, as its record will read it back."""
+    common = json.loads(json.dumps(asdict(settings)))
+    return common | {"data": images.source, "data_sha256": images.sha256, "seed": seed}
 
 
 def calibration_run(shared: tuple[StudySettings, ImageSet], seed: int) -> dict:

@@ -6,8 +6,11 @@ import numpy as np
 import oracles
 import pytest
 
-from momentdp.dynamics import spectra
+from momentdp.damage import damage
+from momentdp.dynamics import schedules, spectra
+from momentdp.dynamics.optimizers import Momentum
 from momentdp.dynamics.spectra import Spectrum
+from momentdp.mechanisms.mechanism import Mechanism
 
 
 def test_log_spaced_is_logspace():
@@ -72,6 +75,44 @@ def test_from_hvp_trace_is_exact_for_a_diagonal():
     np.testing.assert_allclose(found.eigenvalues[0], 0.1, rtol=1e-8)
 
 
+def test_quadrature_is_exact_for_a_diagonal():
+    """Signs give tr f(H) exactly there, and as many steps as eigenvalues span all of them."""
+    values = np.r_[-1.5, np.linspace(0.1, 2.0, 9), 4.0]
+    with jax.enable_x64(True):
+        diagonal = jnp.asarray(values)
+        nodes, weights = spectra.quadrature(lambda v: diagonal * v, 11, 11, 3, jax.random.key(2))
+    assert nodes.shape == weights.shape == (3, 11)
+    np.testing.assert_allclose(np.sort(nodes), np.tile(values, (3, 1)), rtol=1e-9)
+    np.testing.assert_allclose(weights, 1 / 3, rtol=1e-6)
+
+
+def test_from_quadrature_gives_the_damage_where_a_bulk_does_not():
+    """Curvature of all sizes: the same number of products, against every eigenvalue."""
+    values = spectra.power_law(400, 1.2, 8.0).eigenvalues
+    home = Momentum(0.9), schedules.constant(60, 0.01)
+    mechanism = Mechanism.from_noising_matrix(np.eye(60))
+
+    def loss(spectrum):
+        return damage(mechanism, home[0], spectrum, home[1])
+
+    matrix, key = jnp.asarray(oracles.rotated(values)[0]), jax.random.key(0)
+    spread = spectra.from_quadrature(lambda v: matrix @ v, 400, 8, 2, key, "clip")
+    bulk = spectra.from_hvp(lambda v: matrix @ v, 400, 8, 8, key, "clip")
+    exact = loss(Spectrum(values))
+    assert spread.multiplicities.sum() == pytest.approx(400)
+    assert loss(spread) == pytest.approx(exact, rel=0.1)
+    assert loss(bulk) > 1.2 * exact
+
+
+def test_from_quadrature_and_negative_curvature():
+    diagonal = np.array([1.0, 0.5, 0.2, -1e-4, -0.6])
+    how = 5, 5, 1, jax.random.key(0)
+    with pytest.raises(ValueError, match=r"^eigenvalues: got -0\.6"):
+        spectra.from_quadrature(lambda v: diagonal * v, *how)
+    found = spectra.from_quadrature(lambda v: diagonal * v, *how, "clip")
+    np.testing.assert_allclose(np.sort(found.eigenvalues), [0, 0, 0.2, 0.5, 1], atol=1e-5)
+
+
 def test_arrays_are_frozen_and_owned():
     given = np.array([1.0, 2.0])
     spectrum = Spectrum(given)
@@ -106,6 +147,10 @@ BAD = [
     (
         lambda: spectra.from_hvp(lambda v: v, 4, 4, 1, jax.random.key(0)),
         r"num_eigenvalues: got 4; pass fewer than dim = 4",
+    ),
+    (
+        lambda: spectra.from_quadrature(lambda v: v, 4, 5, 1, jax.random.key(0)),
+        r"num_steps: got 5; pass at most dim = 4",
     ),
 ]
 

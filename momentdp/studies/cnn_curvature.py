@@ -1,0 +1,102 @@
+"""Curvature of both signs and all sizes along the CNN study's runs without noise, and its damage.
+
+The calibration's spectrum has Lanczos' largest values and the rest of the trace at one small
+eigenvalue, nothing below zero. Quadrature gives every eigenvalue its place; as the damage is linear
+in the spectrum, a negative eigenvalue has its own, negative, share: where the loss curves down,
+noise lowers its expectation.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from momentdp.damage import error_variances
+from momentdp.dynamics import schedules
+from momentdp.dynamics.optimizers import Momentum, system_of
+from momentdp.dynamics.spectra import quadrature
+from momentdp.mechanisms.catalogue import catalogue
+from momentdp.studies.cnn import hessian_vector_product, source_key, train
+from momentdp.studies.cnn_study import StudySettings, prepared, run_identity
+from momentdp.studies.cnn_tables import CONDITIONS, RESULTS
+from momentdp.studies.images import ImageSet
+from momentdp.studies.records import complete, read_record
+
+NODES, PROBES = 16, 5  # Lanczos steps of a probe, and probes
+
+
+def run_curvatures(
+    settings: StudySettings,
+    images: ImageSet,
+    out: str | Path,
+    *,
+    condition: str,
+    seeds: tuple[int, ...],
+    workers: int = 1,
+    scheduler: str | None = None,
+) -> None:
+    """A record `curvature.SEED.json` a seed: at the start, half-way and at the end of a run.
+
+    Needs the calibrations in `out`. The images are those of the calibration, the probes of a seed
+    the same at all three places.
+    """
+    out, jobs = Path(out), {}
+    places = [settings.steps // 2, settings.steps]
+    how = {"condition": condition, "places": [0, *places], "nodes": NODES, "probes": PROBES}
+    for seed in seeds:
+        identity = run_identity(settings, images, seed)
+        known = read_record(out / f"calibration.{seed}.json", identity)
+        arguments = (seed, condition, known)
+        jobs[out / f"curvature.{seed}.json"] = ({**identity, **how}, arguments)
+    complete(_curvatures, (settings, images), jobs, workers=workers, scheduler=scheduler)
+
+
+def _curvatures(
+    shared: tuple[StudySettings, ImageSet], seed: int, condition: str, calibration: dict
+) -> dict:
+    settings, images = shared
+    quiet = np.zeros((settings.steps, settings.steps))
+    arguments = prepared(shared, seed, condition, quiet, calibration)
+    public = settings.split(images)["calibration"][: settings.curvature_examples]
+    pixels, labels = images.pixels[public], images.labels[public].astype(np.int32)
+
+    def look(_, parameters):
+        product = hessian_vector_product(arguments["network"], parameters, pixels, labels)
+        how = len(parameters), NODES, PROBES, source_key("curvature", seed)
+        nodes, weights = quadrature(product, *how)
+        return {"nodes": nodes.tolist(), "weights": weights.tolist()}
+
+    places = settings.steps // 2, settings.steps
+    run = train(**arguments, checkpoints=places, visit=look)
+    return {"curvatures": [look(0, arguments["parameters"]), *run.visited]}
+
+
+def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.DataFrame:
+    """Final damage of a mechanism in nats, from the curvature at each place of its seed's run.
+
+    A row a seed and place: `trace`, `most negative` and `largest` node, `damage`, the part of it
+    `above zero`, and the `standard error` of the damage over the probes.
+    """
+    rows = {}
+    for path in sorted(Path(folder).glob("curvature.*.json")):
+        record = read_record(path)
+        known = read_record(path.with_name(f"calibration.{record['seed']}.json"))
+        momentum, schedule = CONDITIONS[record["condition"]]
+        steps = record["steps"]
+        rates = schedules.FAMILIES[schedule](steps, record["learning_rate"])
+        system = system_of(Momentum(momentum), rates)
+        noise = catalogue(steps, pool=[mechanism])[mechanism]
+        scale = record["noise_multiplier"] * known["clip_norm"] / record["batch_size"]
+        for place, found in zip(record["places"], record["curvatures"], strict=True):
+            nodes, weights = np.array(found["nodes"]), np.array(found["weights"])
+            variances = error_variances(noise, system, nodes.ravel())[-1].reshape(nodes.shape)
+            shares = 0.5 * scale**2 * weights * nodes * variances
+            rows[record["seed"], place] = {
+                "trace": (weights * nodes).sum(),
+                "most negative": nodes.min(),
+                "largest": nodes.max(),
+                "damage": shares.sum(),
+                "above zero": shares[nodes > 0].sum(),
+                "standard error": np.sqrt(len(nodes)) * shares.sum(axis=1).std(ddof=1),
+            }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["seed", "step"])

@@ -1,0 +1,67 @@
+"""Curvature along the CNN study's runs: moments of the Hessian, and damages by the recurrence."""
+
+import cnn_tiny
+import jax
+import numpy as np
+import pytest
+
+from momentdp.studies import cnn_curvature, cnn_study, records
+from momentdp.studies.cnn import hessian_vector_product, source_key, train
+from momentdp.studies.images import digits_images
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A tiny study with its curvatures along momentum and the cosine."""
+    out = tmp_path_factory.mktemp("curvatures")
+    cnn_tiny.run_tiny(out)
+    settings, images = cnn_tiny.SETTINGS, digits_images()
+    how = {"condition": "momentum_cosine", "seeds": (0,)}
+    cnn_curvature.run_curvatures(settings, images, out, **how)
+    return out
+
+
+def test_moments_of_the_nodes_are_those_of_the_hessian(folder):
+    """Of degree 0 to 3, over the same probes: what Gauss' quadrature has exact."""
+    settings, images = cnn_tiny.SETTINGS, digits_images()
+    known = records.read_record(folder / "calibration.0.json")
+    arguments = cnn_study.prepared(
+        (settings, images), 0, "momentum_cosine", np.zeros((4, 4)), known
+    )
+    end = train(**arguments).parameters
+    public = settings.split(images)["calibration"][: settings.curvature_examples]
+    pixels, labels = images.pixels[public], images.labels[public].astype(np.int32)
+    product = jax.jit(hessian_vector_product(arguments["network"], end, pixels, labels))
+    moments = np.zeros(4)
+    for key in jax.random.split(source_key("curvature", 0), cnn_curvature.PROBES):
+        probe = np.asarray(jax.random.rademacher(key, (len(end),), np.float32))
+        once = np.asarray(product(probe))
+        moments += [probe @ probe, probe @ once, once @ once, once @ np.asarray(product(once))]
+    record = records.read_record(folder / "curvature.0.json")
+    assert record["places"] == [0, 2, 4]
+    nodes, weights = (np.array(record["curvatures"][-1][key]) for key in ("nodes", "weights"))
+    found = [(weights * nodes**k).sum() for k in range(4)]
+    np.testing.assert_allclose(found, moments / cnn_curvature.PROBES, rtol=1e-3)
+
+
+def test_damage_by_the_recurrence_of_heavy_ball(folder):
+    record = records.read_record(folder / "curvature.0.json")
+    known = records.read_record(folder / "calibration.0.json")
+    nodes, weights = (np.array(record["curvatures"][0][key]) for key in ("nodes", "weights"))
+    rates = cnn_study.schedules.FAMILIES["cosine"](4, record["learning_rate"])
+    squares = np.zeros_like(nodes)
+    for first in range(4):  # a unit impulse of noise at each step
+        error, velocity = np.zeros_like(nodes), np.zeros_like(nodes)
+        for step in range(4):
+            velocity = 0.9 * velocity + nodes * error + (step == first)
+            error = error - rates[step] * velocity
+        squares += error**2
+    scale = record["noise_multiplier"] * known["clip_norm"] / 10
+    shares = 0.5 * scale**2 * weights * nodes * squares
+    found = cnn_curvature.damage_by_curvature(folder=folder).loc[0, 0]
+    assert found["damage"] == pytest.approx(shares.sum(), rel=1e-9)
+    assert found["above zero"] == pytest.approx(np.maximum(shares, 0).sum(), rel=1e-9)
+    assert nodes.min() == found["most negative"] < 0 < nodes.max() == found["largest"]
+    by_probe = len(nodes) * shares.sum(axis=1)
+    expected = by_probe.std(ddof=1) / np.sqrt(len(nodes))
+    assert found["standard error"] == pytest.approx(expected, rel=1e-9)
