@@ -61,18 +61,27 @@ def excess_along(condition: str, outcome: str, folder: Path = RESULTS) -> pd.Dat
     return sum(of_seeds) / len(of_seeds)
 
 
-def against_damage(records: pd.DataFrame, condition: str, folder: Path = RESULTS) -> pd.DataFrame:
-    """By (mechanism, seed): damage from the curvature at the start, and the excess it predicts.
+def against_damage(records: pd.DataFrame, folder: Path = RESULTS) -> pd.DataFrame:
+    """By (condition, mechanism, seed): damage from the curvature at the start, and what came out.
 
-    The excess is the test loss above that without noise after the last step; both in nats.
+    `observed` is the test loss above that without noise after the last step; both in nats.
     """
-    ends = records[records.condition == condition]
-    ends = ends.pivot(index="mechanism", columns="seed", values="test_loss")
-    excess = ends.drop(NO_NOISE) - ends.loc[NO_NOISE]
     damages = predicted_damage(folder)
-    expected = pd.DataFrame({seed: damages[seed][condition] for seed in excess})
-    found = {"predicted": expected.loc[excess.index].stack(), "observed": excess.stack()}
-    return pd.DataFrame(found).rename_axis(["mechanism", "seed"])
+    ends = records.pivot(index=["condition", "seed"], columns="mechanism", values="test_loss")
+    observed = ends.drop(columns=NO_NOISE).sub(ends[NO_NOISE], axis=0).stack()
+    predicted = [damages[seed].loc[name, where] for where, seed, name in observed.index]
+    found = pd.DataFrame({"predicted": predicted, "observed": observed})
+    return found.reorder_levels(["condition", "mechanism", "seed"]).sort_index()
+
+
+def by_condition(against: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds of `against_damage`, independent noise beside the mean of the others."""
+    names = against.index.get_level_values("mechanism")
+    kind = pd.Series(np.where(names == "iid", "iid", "mean of the others"), against.index)
+    of_seeds = against.groupby(["condition", kind.rename("mechanism"), "seed"]).mean()
+    groups = of_seeds.groupby(["condition", "mechanism"])
+    errors = groups["observed"].sem().rename("standard error")
+    return groups.mean().join(errors).reindex(CONDITIONS, level="condition")
 
 
 def by_sign_of_noise(

@@ -23,6 +23,12 @@ CONDITIONS = {  # momentum, schedule
     "momentum_cosine": (0.9, "cosine"),
     "momentum_warmup_cosine": (0.9, "warmup_cosine"),
 }
+LABELS = {
+    "sgd_constant": "μ = 0, constant rate",
+    "momentum_constant": "μ = 0.9, constant rate",
+    "momentum_cosine": "μ = 0.9, cosine",
+    "momentum_warmup_cosine": "μ = 0.9, warmup and cosine",
+}
 NO_NOISE = "no_noise"  # the arm that clips but adds nothing: what does privacy noise cost at all?
 OUTCOMES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss")
 
@@ -30,7 +36,7 @@ OUTCOMES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_los
 def load_records(out: str | Path = RESULTS, *, whole: bool = False) -> pd.DataFrame:
     """One row a run: condition, mechanism, seed, outcomes at the last checkpoint, clipping.
 
-    `whole` leaves out the seeds of a condition that do not have all mechanisms yet.
+    In the order of `CONDITIONS`. `whole` leaves out the seeds of a condition that do not have all mechanisms yet.
     """
     rows = []
     for path in sorted(Path(out).glob("*.*.*.json")):
@@ -40,8 +46,11 @@ def load_records(out: str | Path = RESULTS, *, whole: bool = False) -> pd.DataFr
         row |= {key: last[key] for key in OUTCOMES} | {"clipped": np.mean(record["clipped"])}
         names = ("lambda_max", "clip_norm", "learning_rate", "seconds")
         rows.append(row | {key: record[key] for key in names})
-    table = pd.DataFrame(rows)
-    if whole and len(table):
+    if not rows:
+        return pd.DataFrame()
+    order = list(CONDITIONS).index
+    table = pd.DataFrame(rows).sort_values("condition", key=lambda c: c.map(order), kind="stable")
+    if whole:
         runs = table.groupby(["condition", "seed"])["mechanism"].transform("size")
         table = table[runs == table["mechanism"].nunique()]
     return table
@@ -50,8 +59,8 @@ def load_records(out: str | Path = RESULTS, *, whole: bool = False) -> pd.DataFr
 def best_and_worst(records: pd.DataFrame, outcome: str = "test_accuracy") -> pd.DataFrame:
     """Table 4: best, worst, their spread and combined standard error for each condition.
 
-    The standard errors are over seeds; the combined one is the root of the sum of their squares.
-    The arm without noise takes no part.
+    The standard errors are over seeds; the combined one is the root of the sum of their squares,
+    the paired one that of the difference within seeds. The arm without noise takes no part.
     """
     rows = {}
     larger = outcome.endswith("accuracy")
@@ -60,6 +69,7 @@ def best_and_worst(records: pd.DataFrame, outcome: str = "test_accuracy") -> pd.
         means = group.groupby("mechanism")[outcome].agg(["mean", "sem"])
         means = means.sort_values("mean", ascending=not larger)
         best, worst = means.iloc[0], means.iloc[-1]
+        wide = group.pivot(index="seed", columns="mechanism", values=outcome)
         rows[condition] = {
             "best": means.index[0],
             "best_mean": best["mean"],
@@ -67,6 +77,7 @@ def best_and_worst(records: pd.DataFrame, outcome: str = "test_accuracy") -> pd.
             "worst_mean": worst["mean"],
             "spread": abs(best["mean"] - worst["mean"]),
             "combined_se": np.hypot(best["sem"], worst["sem"]),
+            "paired_se": (wide[means.index[0]] - wide[means.index[-1]]).sem(),
         }
     return pd.DataFrame.from_dict(rows, orient="index")
 
@@ -96,6 +107,16 @@ def resolved(records: pd.DataFrame, outcome: str) -> pd.DataFrame:
     tests = paired_tests(records[records.mechanism != NO_NOISE], outcome)
     tests = tests[tests["p_holm"] < 0.05]
     return tests.assign(sign=np.sign(tests["difference"]))
+
+
+def count_resolved(records: pd.DataFrame) -> pd.DataFrame:
+    """Pairs of private mechanisms by condition, and how many `resolved` tells apart; "all" below."""
+    private = records[records.mechanism != NO_NOISE]
+    found = {"pairs": paired_tests(private)["condition"].value_counts()}
+    for outcome in ("test_loss", "test_accuracy"):
+        found[f"resolved in {outcome[5:]}"] = resolved(records, outcome)["condition"].value_counts()
+    table = pd.DataFrame(found).reindex(records["condition"].unique()).fillna(0).astype(int)
+    return pd.concat([table, table.sum().to_frame("all").T])
 
 
 def cost_of_noise(records: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFrame:
@@ -139,6 +160,15 @@ def seeds_by_pair(records: pd.DataFrame, condition: str, predicted: pd.Series) -
         rows[first, second]["seeds"] = seeds_for(noise, gap)
     table = pd.DataFrame(rows).T.rename_axis(["first", "second"])
     return table.sort_values("seeds")
+
+
+def easiest_pairs(records: pd.DataFrame, predicted: pd.Series) -> pd.DataFrame:
+    """The pair that takes the fewest seeds in each condition, by (condition, mechanism) damages."""
+    rows = {}
+    for condition in records["condition"].unique():
+        first = seeds_by_pair(records, condition, predicted.loc[condition]).head(1).reset_index()
+        rows[condition] = first.iloc[0]
+    return pd.DataFrame.from_dict(rows, orient="index")
 
 
 def ledger_rows() -> dict[str, float | str]:

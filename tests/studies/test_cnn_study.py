@@ -133,7 +133,13 @@ def test_table_and_paired_tests_against_scipy():
     assert table.loc["one", "spread"] == pytest.approx(one.y.mean() - one.x.mean())
     errors = [one[m].std(ddof=1) / np.sqrt(5) for m in "xy"]
     assert table.loc["one", "combined_se"] == pytest.approx(np.sqrt(sum(np.square(errors))))
+    assert table.loc["one", "paired_se"] == pytest.approx(stats.sem(one.y - one.x))
     assert cnn_tables.best_and_worst(frame, "test_loss").loc["two", "best"] == "y"
+    far = frame["test_loss"].where(frame.mechanism == "x", frame["test_loss"] - 1)
+    counted = cnn_tables.count_resolved(frame.assign(test_loss=far))
+    assert counted.loc["all"].tolist()[:2] == [2, 2] and counted.loc["one"].tolist()[:2] == [1, 1]
+    p = stats.ttest_rel(one.x, one.y).pvalue  # of the two conditions, the one alone resolved
+    assert counted["resolved in accuracy"].tolist() == [0, 1, 1] and p > 0.05
 
     tests = cnn_tables.paired_tests(frame, "test_accuracy")
     row = tests[(tests.condition == "one") & (tests["first"] == "x") & (tests["second"] == "y")]
@@ -158,6 +164,10 @@ def test_cost_of_noise_and_power_by_hand():
     found = cnn_tables.seeds_by_pair(frame, "one", pd.Series({"x": 0.014, "y": 0.01})).loc["y", "x"]
     assert found["noise of a seed"] == pytest.approx((one.x - one.y).std())
     assert found["predicted"] == pytest.approx(0.004)
+    damages = pd.Series({(c, m): d for c in ("one", "two") for m, d in (("x", 0.014), ("y", 0.01))})
+    easiest = cnn_tables.easiest_pairs(frame, damages)
+    assert easiest.loc["one", "seeds"] == found["seeds"]
+    assert easiest.loc["two", ["first", "second"]].tolist() == ["y", "x"]
     # The power of a two-sided z test with so many pairs, less the two: above 80%, with one less below.
     pairs = found["seeds"] - 2
     for count, enough in ((pairs, True), (pairs - 1, False)):
@@ -202,9 +212,17 @@ def test_costs_along_the_run_from_the_raw_records():
     found = cnn_damage.excess_along("momentum_constant", "test_loss")
     assert found.loc[40, "iid"] == pytest.approx(np.mean([cost(k, 1) for k in seeds]), rel=1e-12)
     assert set(found.columns) == set(cnn_tables.POOL)
-    table = cnn_damage.against_damage(cnn_tables.load_records(whole=True), "momentum_constant")
+    table = cnn_damage.against_damage(cnn_tables.load_records(whole=True)).loc["momentum_constant"]
     ends = [cost(k, -1) for k in seeds]
     assert table.loc["iid", "observed"].tolist() == pytest.approx(ends, rel=1e-12)
+    beside = cnn_damage.by_condition(cnn_damage.against_damage(cnn_tables.load_records(whole=True)))
+    assert beside.loc["momentum_constant", "iid"]["observed"] == pytest.approx(np.mean(ends))
+    assert beside.loc["momentum_constant", "iid"]["standard error"] == pytest.approx(
+        stats.sem(ends)
+    )
+    others = table["observed"].drop("iid", level="mechanism").mean()
+    found = beside.loc["momentum_constant", "mean of the others"]["observed"]
+    assert found == pytest.approx(others)
     by_hand = [damage_of_independent_noise(k) for k in seeds]
     assert table.loc["iid", "predicted"].tolist() == pytest.approx(by_hand, rel=1e-9)
     top = cnn_damage.predicted_damage(bulk=False)[1].loc["iid", "momentum_constant"]
