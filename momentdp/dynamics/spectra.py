@@ -168,8 +168,9 @@ def from_quadrature(
     """A spectrum for damages, from Hessian-vector products alone: what lies between is kept.
 
     `from_hvp` puts what its Lanczos values leave of the trace at one small eigenvalue, where noise
-    is damped least, so that it errs upwards where many middling eigenvalues are. Here every probe
-    of `num_steps` products spreads its share of the dim eigenvalues over its own Ritz values.
+    is damped least: too much where many middling eigenvalues are, and too little where negative
+    ones cancel in the trace. Here every probe of `num_steps` products spreads its share of the dim
+    eigenvalues over its own Ritz values.
 
     Args:
         hvp, dim, key, negative: as in `from_hvp`, also for rounding below zero.

@@ -1,9 +1,9 @@
 """Curvature of both signs and all sizes along the CNN study's runs without noise, and its damage.
 
 The calibration's spectrum has Lanczos' largest values and the rest of the trace at one small
-eigenvalue, nothing below zero. Quadrature gives every eigenvalue its place; as the damage is linear
-in the spectrum, a negative eigenvalue has its own, negative, share: where the loss curves down,
-noise lowers its expectation.
+eigenvalue, nothing below zero. Quadrature gives every eigenvalue its place. The damage is linear in
+the spectrum, so that a negative eigenvalue has a negative share: where the loss curves down, noise
+lowers its expectation, and grows itself for as long as the curvature stays.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from momentdp._checks import refuse
 from momentdp.damage import error_variances
 from momentdp.dynamics import schedules
 from momentdp.dynamics.optimizers import Momentum, system_of
@@ -45,7 +46,10 @@ def run_curvatures(
     how = {"condition": condition, "places": [0, *places], "nodes": NODES, "probes": PROBES}
     for seed in seeds:
         identity = run_identity(settings, images, seed)
-        known = read_record(out / f"calibration.{seed}.json", identity)
+        start = out / f"calibration.{seed}.json"
+        if not start.exists():
+            raise refuse("out", f"{out} without {start.name}", "run the study there first")
+        known = read_record(start, identity)
         arguments = (seed, condition, known)
         jobs[out / f"curvature.{seed}.json"] = ({**identity, **how}, arguments)
     complete(_curvatures, (settings, images), jobs, workers=workers, scheduler=scheduler)
@@ -72,10 +76,12 @@ def _curvatures(
 
 
 def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.DataFrame:
-    """Final damage of a mechanism in nats, from the curvature at each place of its seed's run.
+    """What the curvature at each place of a run, frozen over all steps, would make of the noise.
 
-    A row a seed and place: `trace`, `most negative` and `largest` node, `damage`, the part of it
-    `above zero`, and the `standard error` of the damage over the probes.
+    A row a seed and place: the `trace`, the `most negative` and `largest` node, the `growth` of
+    independent noise in the most negative direction (its error over that where nothing curves),
+    and the final damage in nats of the mechanism in the directions `above zero` and `below zero`,
+    the former with its `standard error` over the probes.
     """
     rows = {}
     for path in sorted(Path(folder).glob("curvature.*.json")):
@@ -85,18 +91,21 @@ def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.Da
         steps = record["steps"]
         rates = schedules.FAMILIES[schedule](steps, record["learning_rate"])
         system = system_of(Momentum(momentum), rates)
-        noise = catalogue(steps, pool=[mechanism])[mechanism]
+        pool = catalogue(steps, pool=[mechanism, "iid"])
         scale = record["noise_multiplier"] * known["clip_norm"] / record["batch_size"]
         for place, found in zip(record["places"], record["curvatures"], strict=True):
             nodes, weights = np.array(found["nodes"]), np.array(found["weights"])
-            variances = error_variances(noise, system, nodes.ravel())[-1].reshape(nodes.shape)
-            shares = 0.5 * scale**2 * weights * nodes * variances
+            variances = error_variances(pool[mechanism], system, nodes.ravel())[-1]
+            shares = 0.5 * scale**2 * weights * nodes * variances.reshape(nodes.shape)
+            above = np.maximum(shares, 0.0)
+            lowest, flat = error_variances(pool["iid"], system, np.array([nodes.min(), 0.0]))[-1]
             rows[record["seed"], place] = {
                 "trace": (weights * nodes).sum(),
                 "most negative": nodes.min(),
                 "largest": nodes.max(),
-                "damage": shares.sum(),
-                "above zero": shares[nodes > 0].sum(),
-                "standard error": np.sqrt(len(nodes)) * shares.sum(axis=1).std(ddof=1),
+                "growth": np.sqrt(lowest / flat),
+                "above zero": above.sum(),
+                "standard error": np.sqrt(len(nodes)) * above.sum(axis=1).std(ddof=1),
+                "below zero": np.minimum(shares, 0.0).sum(),
             }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["seed", "step"])

@@ -59,9 +59,27 @@ def test_damage_by_the_recurrence_of_heavy_ball(folder):
     scale = record["noise_multiplier"] * known["clip_norm"] / 10
     shares = 0.5 * scale**2 * weights * nodes * squares
     found = cnn_curvature.damage_by_curvature(folder=folder).loc[0, 0]
-    assert found["damage"] == pytest.approx(shares.sum(), rel=1e-9)
-    assert found["above zero"] == pytest.approx(np.maximum(shares, 0).sum(), rel=1e-9)
+    above = shares * (nodes > 0)
+    assert found["above zero"] == pytest.approx(above.sum(), rel=1e-9)
+    assert found["below zero"] == pytest.approx((shares - above).sum(), rel=1e-9)
     assert nodes.min() == found["most negative"] < 0 < nodes.max() == found["largest"]
-    by_probe = len(nodes) * shares.sum(axis=1)
-    expected = by_probe.std(ddof=1) / np.sqrt(len(nodes))
+    assert found["trace"] == pytest.approx((weights * nodes).sum(), rel=1e-12)
+    expected = (len(nodes) * above.sum(axis=1)).std(ddof=1) / np.sqrt(len(nodes))
     assert found["standard error"] == pytest.approx(expected, rel=1e-9)
+    lowest = squares.ravel()[nodes.argmin()]
+    assert found["growth"] == pytest.approx(np.sqrt(lowest / error_without_curvature(rates)))
+
+
+def error_without_curvature(rates):
+    """Sum over the steps of the squared movement by a unit impulse there."""
+    total = 0.0
+    for first in range(len(rates)):
+        total += sum(rate * 0.9**lag for lag, rate in enumerate(rates[first:])) ** 2
+    return total
+
+
+def test_without_a_calibration_it_says_what_to_run(tmp_path):
+    with pytest.raises(ValueError, match="out: got .* without calibration.0.json; run the study"):
+        cnn_curvature.run_curvatures(
+            cnn_tiny.SETTINGS, digits_images(), tmp_path, condition="momentum_cosine", seeds=(0,)
+        )
