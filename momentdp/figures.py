@@ -189,7 +189,7 @@ def readable(value, digits: int = 3) -> str:
     if 0 <= int(exponent) < 6:
         return f"{float(text):.0f}"
     power = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"10{power}" if float(mantissa) == 1 else f"{mantissa}×10{power}"
+    return f"10{power}" if float(mantissa) == 1 else f"{mantissa.rstrip('.')}×10{power}"
 
 
 def glue(name: str, value, digits: int = 3) -> None:

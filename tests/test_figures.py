@@ -115,6 +115,7 @@ def test_autocorrelation_of_a_moving_average(drawing):
 )
 def test_numbers_as_a_reader_wants_them(value, text):
     assert figures.readable(value) == text
+    assert figures.readable(2.94e6, 1) == "3×10⁶"  # without a point that ends in nothing
 
 
 def test_tables_are_rounded_named_and_scroll_by_themselves(table, monkeypatch):

@@ -80,8 +80,9 @@ def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.Da
 
     A row a seed and place: the `trace`, the `most negative` and `largest` node, the `growth` of
     independent noise in the most negative direction (its error over that where nothing curves),
-    and the final damage in nats of the mechanism in the directions `above zero` and `below zero`,
-    the former with its `standard error` over the probes.
+    and the final damage in nats of the mechanism in the directions `above zero` and `below zero`.
+    `SE` are standard errors over the probes; they do not see that few nodes blur what lies close to
+    zero, where most directions are.
     """
     rows = {}
     for path in sorted(Path(folder).glob("curvature.*.json")):
@@ -101,11 +102,17 @@ def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.Da
             lowest, flat = error_variances(pool["iid"], system, np.array([nodes.min(), 0.0]))[-1]
             rows[record["seed"], place] = {
                 "trace": (weights * nodes).sum(),
+                "trace SE": _over_probes(weights * nodes),
                 "most negative": nodes.min(),
                 "largest": nodes.max(),
                 "growth": np.sqrt(lowest / flat),
                 "above zero": above.sum(),
-                "standard error": np.sqrt(len(nodes)) * above.sum(axis=1).std(ddof=1),
+                "above SE": _over_probes(above),
                 "below zero": np.minimum(shares, 0.0).sum(),
             }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["seed", "step"])
+
+
+def _over_probes(shares: np.ndarray) -> float:
+    """Standard error of the sum of all shares, a probe a row."""
+    return np.sqrt(len(shares)) * shares.sum(axis=1).std(ddof=1)

@@ -21,17 +21,15 @@ from momentdp.studies.cnn_tables import (
 from momentdp.studies.records import read_record
 
 
-def predicted_damage(folder: Path = RESULTS, *, bulk: bool = True) -> dict[int, pd.DataFrame]:
+def predicted_damage(folder: Path = RESULTS) -> dict[int, pd.DataFrame]:
     """Seed -> MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
 
-    From the curvature at the initialisation of that seed; without ``bulk`` from Lanczos' values
-    alone, the rest of the trace left out.
+    From the curvature at the initialisation of that seed: Lanczos' values and the trace.
     """
     found = {}
     for known in calibrated(folder).to_dict("records"):
         pool = catalogue(known["steps"], pool=list(POOL))
-        values, weights = np.array(known["eigenvalues"]), np.array(known["multiplicities"])
-        spectrum = Spectrum(values if bulk else np.where(weights > 1, 0.0, values), weights)
+        spectrum = Spectrum(known["eigenvalues"], known["multiplicities"])
         scale = known["noise_multiplier"] * known["clip_norm"] / known["batch_size"]
         table = {}
         for condition, (momentum, schedule) in CONDITIONS.items():
@@ -90,8 +88,7 @@ def by_sign_of_noise(
     """Test loss above no noise, by seed, from runs with the noise and with its sign turned.
 
     `curved` is the mean of the two, which `predicted` (the damage) is of; `slope` half their
-    difference: at a minimum it would be zero. `without bulk` is the damage from Lanczos' values alone.
-    In nats.
+    difference: at a minimum it would be zero. In nats.
     """
 
     def ends(where: Path) -> pd.DataFrame:
@@ -104,7 +101,6 @@ def by_sign_of_noise(
     found = found.sub(drawn[NO_NOISE], axis=0).dropna()
     found["curved"] = found.mean(axis=1)
     found["slope"] = (found["as drawn"] - found["turned"]) / 2
-    for column, bulk in (("predicted", True), ("without bulk", False)):
-        damages = predicted_damage(folder, bulk=bulk)
-        found[column] = [damages[seed].loc[mechanism, condition] for seed in found.index]
+    damages = predicted_damage(folder)
+    found["predicted"] = [damages[seed].loc[mechanism, condition] for seed in found.index]
     return found

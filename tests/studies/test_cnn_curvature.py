@@ -1,5 +1,7 @@
 """Curvature along the CNN study's runs: moments of the Hessian, and damages by the recurrence."""
 
+from pathlib import Path
+
 import cnn_tiny
 import jax
 import numpy as np
@@ -7,7 +9,10 @@ import pytest
 
 from momentdp.studies import cnn_curvature, cnn_study, records
 from momentdp.studies.cnn import hessian_vector_product, source_key, train
-from momentdp.studies.images import digits_images
+from momentdp.studies.images import digits_images, load_cifar10
+from momentdp.studies.network import Network
+
+CIFAR = Path(__file__).resolve().parents[3] / "shared" / "data" / "cifar10-jpeg.tar.xz"
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +70,7 @@ def test_damage_by_the_recurrence_of_heavy_ball(folder):
     assert nodes.min() == found["most negative"] < 0 < nodes.max() == found["largest"]
     assert found["trace"] == pytest.approx((weights * nodes).sum(), rel=1e-12)
     expected = (len(nodes) * above.sum(axis=1)).std(ddof=1) / np.sqrt(len(nodes))
-    assert found["standard error"] == pytest.approx(expected, rel=1e-9)
+    assert found["above SE"] == pytest.approx(expected, rel=1e-9)
     lowest = squares.ravel()[nodes.argmin()]
     assert found["growth"] == pytest.approx(np.sqrt(lowest / error_without_curvature(rates)))
 
@@ -83,3 +88,25 @@ def test_without_a_calibration_it_says_what_to_run(tmp_path):
         cnn_curvature.run_curvatures(
             cnn_tiny.SETTINGS, digits_images(), tmp_path, condition="momentum_cosine", seeds=(0,)
         )
+
+
+@pytest.mark.skipif(not CIFAR.exists(), reason="needs the shared copy of CIFAR-10")
+def test_a_committed_record_comes_back():
+    """One probe at one start: two moments of its nodes by two products with the Hessian."""
+    record = records.read_record(cnn_curvature.RESULTS / "curvature.3.json")
+    images, settings, network = load_cifar10(CIFAR), cnn_study.StudySettings(), Network()
+    assert images.sha256 == record["data_sha256"]
+    public = settings.split(images)["calibration"][: settings.curvature_examples]
+    start = network.init(source_key("initialisation", 3))
+    labels = images.labels[public].astype(np.int32)
+    product = hessian_vector_product(network, start, images.pixels[public], labels)
+    key = jax.random.split(source_key("curvature", 3), cnn_curvature.PROBES)[0]
+    probe = np.asarray(jax.random.rademacher(key, (len(start),), np.float32))
+    once = np.asarray(jax.jit(product)(probe), np.float64)
+    found = record["curvatures"][0]
+    nodes, weights = (
+        np.array(found["nodes"][0]),
+        len(found["nodes"]) * np.array(found["weights"][0]),
+    )
+    assert (weights * nodes**2).sum() == pytest.approx(once @ once, rel=1e-3)
+    assert (weights * nodes).sum() == pytest.approx(probe @ once, rel=1e-3)

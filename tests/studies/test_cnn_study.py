@@ -225,8 +225,6 @@ def test_costs_along_the_run_from_the_raw_records():
     assert found == pytest.approx(others)
     by_hand = [damage_of_independent_noise(k) for k in seeds]
     assert table.loc["iid", "predicted"].tolist() == pytest.approx(by_hand, rel=1e-9)
-    top = cnn_damage.predicted_damage(bulk=False)[1].loc["iid", "momentum_constant"]
-    assert top == pytest.approx(damage_of_independent_noise(1, bulk=False), rel=1e-9)
 
 
 def test_both_signs_of_the_noise_from_the_raw_records():
@@ -241,11 +239,10 @@ def test_both_signs_of_the_noise_from_the_raw_records():
     assert found["predicted"] == pytest.approx(damage_of_independent_noise(3), rel=1e-9)
 
 
-def damage_of_independent_noise(seed, bulk=True):
+def damage_of_independent_noise(seed):
     """By the recurrence of heavy ball, one unit impulse for each mode."""
     known = raw(f"calibration.{seed}")
     values, weights = np.array(known["eigenvalues"]), np.array(known["multiplicities"])
-    weights = weights if bulk else weights * (weights == 1)
     error, velocity, squares = np.zeros_like(values), np.ones_like(values), 0.0
     for _ in range(100):
         error = error - 0.00229 * velocity
