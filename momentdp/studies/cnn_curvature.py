@@ -113,6 +113,33 @@ def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.Da
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["seed", "step"])
 
 
+def summary(found: pd.DataFrame) -> dict[str, float]:
+    """What `damage_by_curvature` says in numbers, by name: means or extremes over its seeds.
+
+    Sizes as percentages of the start's (`calmer` half-way, `back` at the end), damages and gains
+    (the negative of the damage of both signs) in nats; `growth` is rounded down to a power of ten.
+    """
+    first, half, last = (found.xs(step, level="step") for step in found.index.unique("step"))
+    gain, half_gain = (-(place["above zero"] + place["below zero"]) for place in (first, half))
+    back = 100 * last["largest"] / first["largest"]
+    return {
+        "growth": 10.0 ** np.floor(np.log10(first["growth"].min())),
+        "negative": -100 * (first["most negative"] / first["largest"]).mean(),
+        "calmer": 100 * (half["largest"] / first["largest"]).mean(),
+        "calmer_below": 100 * (half["most negative"] / first["most negative"]).mean(),
+        "back_least": back.min(),
+        "back_most": back.max(),
+        "first_gain": gain.min(),
+        "half_gain": half_gain.min(),
+        "half_gain_most": half_gain.max(),
+        "half_least": half["above zero"].min(),
+        "half_most": half["above zero"].max(),
+        "trace_error": first["trace SE"].max(),
+        "probes": PROBES,
+        "nodes": NODES,
+    }
+
+
 def _over_probes(shares: np.ndarray) -> float:
     """Standard error of the sum of all shares, a probe a row."""
     return np.sqrt(len(shares)) * shares.sum(axis=1).std(ddof=1)

@@ -93,7 +93,7 @@ def paired_tests(records: pd.DataFrame, outcome: str = "test_loss") -> pd.DataFr
         for i, first in enumerate(wide.columns):
             for second in wide.columns[i + 1 :]:
                 gap = wide[first] - wide[second]
-                test = stats.ttest_1samp(gap, 0.0)
+                test = stats.ttest_1samp(gap, 0.0) if len(gap) > 1 else (np.nan, np.nan)
                 rows.append((condition, first, second, gap.mean(), gap.sem(), *test))
     names = ["condition", "first", "second", "difference", "standard_error", "t", "p"]
     table = pd.DataFrame(rows, columns=names).sort_values("p", ignore_index=True)

@@ -5,6 +5,7 @@ from pathlib import Path
 import cnn_tiny
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 from momentdp.studies import cnn_curvature, cnn_study, records
@@ -81,6 +82,20 @@ def error_without_curvature(rates):
     for first in range(len(rates)):
         total += sum(rate * 0.9**lag for lag, rate in enumerate(rates[first:])) ** 2
     return total
+
+
+def test_summary_by_hand():
+    places = pd.MultiIndex.from_product([[0, 1], [0, 50, 100]], names=["seed", "step"])
+    names = ["largest", "most negative", "growth", "above zero", "below zero", "trace SE"]
+    rows = [
+        [100, -20, 4e5, 1.0, -9.0, 7.0], [50, -2, 3.0, 0.5, -2.5, 1.0], [200, -4, 9, 2, -3, 50],
+        [80, -8, 2e4, 0.2, -3.2, 8.0], [8, -4, 2.0, 0.1, -0.3, 90.0], [40, -1, 3, 2, -3, 60],
+    ]  # fmt: skip
+    found = cnn_curvature.summary(pd.DataFrame(rows, places, names))
+    expected = {"growth": 1e4, "negative": 15, "calmer": 30, "calmer_below": 30, "back_least": 50,
+                "back_most": 200, "first_gain": 3, "half_gain": 0.2, "half_gain_most": 2,
+                "half_least": 0.1, "half_most": 0.5, "trace_error": 8}  # fmt: skip
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
 
 
 def test_without_a_calibration_it_says_what_to_run(tmp_path):
