@@ -109,6 +109,8 @@ def test_from_quadrature_and_negative_curvature():
     how = 5, 5, 1, jax.random.key(0)
     with pytest.raises(ValueError, match=r"^eigenvalues: got -0\.6"):
         spectra.from_quadrature(lambda v: diagonal * v, *how)
+    rounding = np.array([1.0, 0.5, 0.2, -1e-4, 0.6])  # counts as zero and is not refused
+    assert spectra.from_quadrature(lambda v: rounding * v, *how).eigenvalues.min() == 0.0
     found = spectra.from_quadrature(lambda v: diagonal * v, *how, "clip")
     np.testing.assert_allclose(np.sort(found.eigenvalues), [0, 0, 0.2, 0.5, 1], atol=1e-5)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from momentdp.studies import cnn_curvature, cnn_study, records
+from momentdp import cli
+from momentdp.studies import cnn_command, cnn_curvature, cnn_study, records
 from momentdp.studies.cnn import hessian_vector_product, source_key, train
 from momentdp.studies.images import digits_images, load_cifar10
 from momentdp.studies.network import Network
@@ -96,6 +97,23 @@ def test_summary_by_hand():
                 "back_most": 200, "first_gain": 3, "half_gain": 0.2, "half_gain_most": 2,
                 "half_least": 0.1, "half_most": 0.5, "trace_error": 8}  # fmt: skip
     assert {name: found[name] for name in expected} == pytest.approx(expected)
+
+
+def test_command_asks_for_what_the_line_says(folder, tmp_path, monkeypatch, capsys):
+    asked = {}
+
+    def run_curvatures(settings, images, out, **how):
+        asked.update(settings=settings, out=out, **how)
+
+    monkeypatch.setattr(cnn_command, "run_curvatures", run_curvatures)
+    for file in folder.glob("*.json"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    line = f"study cnn --data digits --out {tmp_path} --steps 4 --seeds 2 --curvatures"
+    assert cli.main([*line.split(), "--conditions", "momentum_cosine"]) == 0
+    assert asked["condition"] == "momentum_cosine" and asked["seeds"] == (0, 1)
+    assert asked["settings"].steps == 4 and asked["out"] == tmp_path
+    assert "most negative" in capsys.readouterr().out
+    assert "curvature.0.json" in records.read_manifest(tmp_path)["sha256"]
 
 
 def test_without_a_calibration_it_says_what_to_run(tmp_path):

@@ -220,6 +220,12 @@ def test_costs_along_the_run_from_the_raw_records():
     assert beside.loc["momentum_constant", "iid"]["standard error"] == pytest.approx(
         stats.sem(ends)
     )
+    runs, mean = cnn_tables.load_records(whole=True), table["predicted"].groupby("mechanism").mean()
+    every = cnn_tables.seeds_by_pair(runs, "momentum_constant", mean)["seeds"]
+    one = runs[runs.condition == "momentum_constant"]
+    mean = pd.concat({"momentum_constant": mean})
+    easiest = cnn_tables.easiest_pairs(one, mean).loc["momentum_constant", "seeds"]
+    assert len(every) == 10 and easiest == every.min() < every.max()
     others = table["observed"].drop("iid", level="mechanism").mean()
     found = beside.loc["momentum_constant", "mean of the others"]["observed"]
     assert found == pytest.approx(others)
