@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float
 from matfree import decomp, stochtrace
 from numpy.typing import ArrayLike
 
@@ -134,19 +135,28 @@ def from_hvp(
     sampler = stochtrace.sampler_signs(jnp.zeros(dim), num=count("num_probes", num_probes))
     estimate = stochtrace.estimator_monte_carlo(stochtrace.monte_carlo_trace(), sampler)
     bulk = max((float(estimate(hvp, probe_key)) - ritz.sum()) / (dim - top), 0.0)
-    ritz = np.where((ritz < 0) & (ritz > -1e-3 * abs(ritz).max()), 0.0, ritz)
-    values = np.concatenate([[bulk], ritz]).astype(np.float64)
+    values = np.concatenate([[bulk], _without_rounding(ritz)]).astype(np.float64)
     weights = np.concatenate([[float(dim - top)], np.ones(top)])
     return Spectrum(values, weights, negative=negative)
 
 
 def quadrature(
     hvp, dim: int, num_steps: int, num_probes: int, key
-) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights (num_probes, num_steps): the sum of w f(node) estimates tr f(H).
+) -> tuple[Float[np.ndarray, "probes steps"], Float[np.ndarray, "probes steps"]]:
+    """Nodes and weights: the sum of w f(node) estimates tr f(H) (Ubaru, Chen and Saad 2017).
 
     Stochastic Lanczos quadrature: each probe is a vector of random signs, its nodes the Ritz values
-    of its own Lanczos run and so of either sign. The weights of all probes add up to dim.
+    of its own Lanczos run and so of either sign.
+
+    Args:
+        hvp, dim, key: as in `from_hvp`.
+        num_steps, num_probes: Lanczos steps of a probe, and probes.
+
+    Returns:
+        Nodes (loss / parameter^2) and weights (directions; those of all probes add up to dim).
+
+    Raises:
+        ValueError: counts that are not whole numbers, more steps than dim.
     """
     dim, steps = count("dim", dim, 2), count("num_steps", num_steps)
     probes = count("num_probes", num_probes)
@@ -176,11 +186,18 @@ def from_quadrature(
         hvp, dim, key, negative: as in `from_hvp`, also for rounding below zero.
         num_steps: Lanczos steps of each probe.
         num_probes: vectors of random signs.
+
+    Raises:
+        ValueError: as `quadrature`, and as Spectrum where eigenvalues are negative.
     """
     nodes, weights = (x.ravel() for x in quadrature(hvp, dim, num_steps, num_probes, key))
-    nodes = np.where((nodes < 0) & (nodes > -1e-3 * abs(nodes).max()), 0.0, nodes)
     kept = weights > 0
-    return Spectrum(nodes[kept], weights[kept], negative=negative)
+    return Spectrum(_without_rounding(nodes)[kept], weights[kept], negative=negative)
+
+
+def _without_rounding(ritz: Float[np.ndarray, " modes"]) -> Float[np.ndarray, " modes"]:
+    """Ritz values of products that may be float32: just below zero is zero."""
+    return np.where((ritz < 0) & (ritz > -1e-3 * abs(ritz).max()), 0.0, ritz)
 
 
 BOOK = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from momentdp._checks import refuse
 from momentdp.damage import error_variances
@@ -40,23 +41,30 @@ def run_curvatures(
 
     Needs the calibrations in `out`. The images are those of the calibration, the probes of a seed
     the same at all three places.
+
+    Raises:
+        ValueError: no calibration, or one of other settings; damaged records.
     """
     out, jobs = Path(out), {}
-    places = [settings.steps // 2, settings.steps]
-    how = {"condition": condition, "places": [0, *places], "nodes": NODES, "probes": PROBES}
+    places = [0, settings.steps // 2, settings.steps]
+    how = {"condition": condition, "places": places, "nodes": NODES, "probes": PROBES}
     for seed in seeds:
         identity = run_identity(settings, images, seed)
         start = out / f"calibration.{seed}.json"
         if not start.exists():
             raise refuse("out", f"{out} without {start.name}", "run the study there first")
         known = read_record(start, identity)
-        arguments = (seed, condition, known)
+        arguments = (seed, condition, known, places)
         jobs[out / f"curvature.{seed}.json"] = ({**identity, **how}, arguments)
     complete(_curvatures, (settings, images), jobs, workers=workers, scheduler=scheduler)
 
 
 def _curvatures(
-    shared: tuple[StudySettings, ImageSet], seed: int, condition: str, calibration: dict
+    shared: tuple[StudySettings, ImageSet],
+    seed: int,
+    condition: str,
+    calibration: dict,
+    places: list[int],
 ) -> dict:
     settings, images = shared
     quiet = np.zeros((settings.steps, settings.steps))
@@ -70,7 +78,6 @@ def _curvatures(
         nodes, weights = quadrature(product, *how)
         return {"nodes": nodes.tolist(), "weights": weights.tolist()}
 
-    places = settings.steps // 2, settings.steps
     run = train(**arguments, checkpoints=places, visit=look)
     return {"curvatures": [look(0, arguments["parameters"]), *run.visited]}
 
@@ -80,7 +87,8 @@ def damage_by_curvature(mechanism: str = "iid", folder: Path = RESULTS) -> pd.Da
 
     A row a seed and place: the `trace`, the `most negative` and `largest` node, the `growth` of
     independent noise in the most negative direction (its error over that where nothing curves),
-    and the final damage in nats of the mechanism in the directions `above zero` and `below zero`.
+    and the final damage in nats of the mechanism in the directions `above zero` and `below zero`
+    (paper eq. 3; curvatures in nats / parameter^2).
     `SE` are standard errors over the probes; they do not see that few nodes blur what lies close to
     zero, where most directions are.
     """
@@ -140,6 +148,6 @@ def summary(found: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _over_probes(shares: np.ndarray) -> float:
+def _over_probes(shares: Float[np.ndarray, "probes nodes"]) -> float:
     """Standard error of the sum of all shares, a probe a row."""
     return np.sqrt(len(shares)) * shares.sum(axis=1).std(ddof=1)

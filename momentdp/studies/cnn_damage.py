@@ -24,7 +24,7 @@ from momentdp.studies.records import read_record
 def predicted_damage(folder: Path = RESULTS) -> dict[int, pd.DataFrame]:
     """Seed -> MOMENT-DP's damage in nats of each mechanism (rows) in each condition (columns).
 
-    From the curvature at the initialisation of that seed: Lanczos' values and the trace.
+    From Lanczos' values and the trace at the initialisation of that seed.
     """
     found = {}
     for known in calibrated(folder).to_dict("records"):
@@ -87,8 +87,8 @@ def by_sign_of_noise(
 ) -> pd.DataFrame:
     """Test loss above no noise, by seed, from runs with the noise and with its sign turned.
 
-    `curved` is the mean of the two, which `predicted` (the damage) is of; `slope` half their
-    difference: at a minimum it would be zero. In nats.
+    `curved` is their mean, what noise costs on average: at a minimum it is the damage, which is
+    `predicted`. `slope` is half their difference, which at a minimum would be zero. In nats.
     """
 
     def ends(where: Path) -> pd.DataFrame:

@@ -19,7 +19,7 @@ ANCHORS = """() => [...document.querySelectorAll('a[href^="#"]')].map((a) => a.g
   .filter((h) => h.length > 1 && !document.getElementById(decodeURIComponent(h.slice(1))))"""
 
 # The theme lets the keyboard reach what scrolls sideways, .3 s after the last change of width.
-REACHABLE = """() => [...document.querySelectorAll('pre')]
+REACHABLE = """() => [...document.querySelectorAll('pre, .cell_output > .output')]
   .every((e) => e.scrollWidth <= e.clientWidth || e.tabIndex === 0)"""
 
 WCAG = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
